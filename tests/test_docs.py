@@ -312,7 +312,7 @@ def assert_shows(shown: str, expected: str) -> None:
 
     def plain(text: str) -> list[str]:
         numbers = re.sub(r"(?<![\w.])-?\d[\d,.:e+-]*", "0", text)
-        amounts = re.sub(r"\b0 (s|min|h|days?|[kMG]?B)\b", "0", numbers)
+        amounts = re.sub(r"\b0( (s|min|h|[kMG]?B)|[smhd])\b", "0", numbers)
         return [" ".join(line.split()) for line in amounts.strip().splitlines()]
 
     pattern = ""

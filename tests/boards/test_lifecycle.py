@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.boards.lifecycle import Settings, decide, span
+from aboard.boards.lifecycle import Settings, decide
 from aboard.boards.model import (
     ENDED,
     LEGAL,
@@ -855,10 +855,3 @@ def test_every_decision_is_legal(state, status, on, later, idle, expires):
     record = board(state, on=on, idle_timeout=idle, expires=NOW + 5 if expires else None)
     due = decide(record, status, NOW + later, SETTINGS, silent=later)
     assert due is None or due.state in LEGAL[state]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(90, "90s"), (60, "1m"), (5400, "90m"), (86400, "1d"), (0.5, "0.5s")]
-)
-def test_durations_are_written_as_they_are_given(seconds, text):
-    assert span(seconds) == text

@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, numbers, times and progress."""
+"""What commands print: tables that fit the terminal, ages and progress."""
 
 import io
 from contextlib import redirect_stderr
@@ -6,7 +6,7 @@ from contextlib import redirect_stderr
 import pytest
 
 from aboard.cli import console
-from aboard.cli.console import ReadingBar, age, duration, fitted, shortened, size, table
+from aboard.cli.console import ReadingBar, age, fitted, shortened, table
 from aboard.index import Report
 
 
@@ -37,23 +37,10 @@ def test_wide_characters_are_aligned():
     assert shortened("東京", 4) == "東京"
 
 
-def test_sizes_and_times_read_well():
-    assert [size(n) for n in (0, 999, 1000, 43_900_000, 999_600)] == [
-        "0 B",
-        "999 B",
-        "1.00 kB",
-        "43.9 MB",
-        "1.00 MB",
-    ]
-    assert [duration(s) for s in (0.123, 61, 7200)] == ["0.12 s", "1 min 01 s", "2 h 00 min"]
-
-
-def test_ages_are_written_roughly():
+def test_the_age_of_a_time():
     then = "2026-01-01T00:00:00.000Z"
     at = 1767225600.0
-    assert [age(then, now=at + one) for one in (0, 119, 120, 7199, 7200, 172800)] == [
-        *("0s", "119s", "2m", "120m", "2h", "2d")
-    ]
+    assert [age(then, now=at + one) for one in (0, -7200, 172800)] == ["0s", "2h", "2d"]
     assert age(None) == "-"
 
 

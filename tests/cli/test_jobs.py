@@ -61,7 +61,7 @@ def test_a_sweep_is_submitted_and_listed(desk, types):
     _, out, _ = types("jobs", "show", "fir")
     assert "cifar10/first-4" in out
     assert "aboard start job:first" in out
-    assert "resources    memory 1.0 GiB, time 2 h 00 min\n" in out
+    assert "resources    memory 1.0 GiB, time 2h\n" in out
     found = json.loads(types("jobs", "--json")[1])["jobs"]
     assert found[0]["states"] == {"running": 1, "pending": 3}
     assert "members" not in found[0]

@@ -78,7 +78,7 @@ def test_a_sound_tree_has_nothing_but_its_age_to_tell(put, root, index):
         (
             "stale",
             "info",
-            "no new data for 3 h",
+            "no new data for 3h",
             (str(root / "a" / EVENTS.format(1)),),
             "If a job should be writing, check that it is running and flushes its writer.",
         )
@@ -422,7 +422,7 @@ def test_clocks(put, find):
     behind = put("behind", scalars(range(5), start=0.0))
     put("right", scalars(range(5), start=NOW + 60))
     found = find()
-    assert found["clock-ahead"].what == "events are dated up to 2 h in the future"
+    assert found["clock-ahead"].what == "events are dated up to 2h in the future"
     assert found["clock-ahead"].where == (str(ahead),)
     assert found["clock-behind"].what == "events are dated before the year 2000"
     assert found["clock-behind"].where == (str(behind),)

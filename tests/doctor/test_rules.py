@@ -1,7 +1,7 @@
 """How findings are worded, and what they promise."""
 
 from aboard.doctor import rules
-from aboard.doctor.rules import age, requests, slow_index
+from aboard.doctor.rules import requests, slow_index
 
 
 def test_the_estimate_is_of_what_a_board_does(monkeypatch):
@@ -21,11 +21,6 @@ def test_hours_of_requests_are_told_apart():
     assert found.what == (
         "1,510 requests and 5,100 bytes in the last 24 h, at most 1,500 requests in an hour"
     )
-
-
-def test_ages_read_well():
-    ages = [age(seconds) for seconds in (0.2, 59, 61, 3 * 3600, 30 * 3600, 60 * 3600)]
-    assert ages == ["0 s", "59 s", "1 min", "3 h", "30 h", "2 days"]
 
 
 def test_a_slow_index():

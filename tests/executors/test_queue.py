@@ -249,7 +249,7 @@ def test_a_time_limit_ends_a_task_also_after_its_supervisor_was_killed(executor,
     kill_supervisor(batch.directory)
     status = ended(executor, handle)[1]
     assert status.exit_code == -signal.SIGTERM
-    assert status.reason == "it reached its time limit of 3 seconds"
+    assert status.reason == "it reached its time limit of 3s"
 
 
 @pytest.mark.engine("process")

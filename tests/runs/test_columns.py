@@ -103,7 +103,10 @@ def test_times_are_compared_with_texts():
     assert asked(rows, 'created < "2027-01-14"') == [2, 3, 4]
     assert asked(rows, 'created > "2027-01-14T09:00:00+01:00"') == [0]
     assert asked(rows, f"created > {NOW - 1}") == [0]
+    assert asked(rows, 'created > "1.5 D ago"') == [0, 1]
+    assert asked(rows, 'created > "99999d ago"') == [0, 1, 2, 3, 4]
     assert asked(rows, 'duration > "2h"') == [3, 4]
+    assert asked(rows, 'duration > "7200"') == [3, 4]
     assert asked(rows, 'duration <= "120 min" and duration != 0') == [1, 2]
 
 

@@ -107,6 +107,7 @@ def test_it_says_where_a_question_is_wrong_and_what_is_near():
         ("metrics > 1", "'metrics' needs a name.", "metrics"),
         ("hparams[lr] > 1", "a name in quotes is missing here.", "lr"),
         ("created > 'soon'", "'soon' is not a time.", "'soon'"),
+        ("created > '7 ago'", "'7 ago' is not a time. Write '7d ago', '2h ago',", "'7 ago'"),
         ("created in ('soon',)", "'soon' is not a time.", "'soon'"),
         ("duration > 'long'", "'long' is not a duration.", "'long'"),
         ("tags == 'a'", "tags are a set of names.", "=="),

@@ -48,6 +48,7 @@ from aboard.executors.base import (
     Status,
     log_host,
 )
+from aboard.runs.units import format_duration
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 20  # to change a board that others change at the same time
@@ -135,7 +136,7 @@ def _starting(
     if status.reason or record.reason:  # it waits for its engine, or did until this poll
         return None
     if settings.start_timeout and now - record.changed >= settings.start_timeout:
-        waited = span(settings.start_timeout)
+        waited = format_duration(settings.start_timeout)
         reason = f"it did not answer within {waited} of its start"
         return Transition(BoardState.STOPPING, reason, outcome=BoardState.FAILED)
     return None
@@ -154,7 +155,7 @@ def _running(
     if status.state is CommandState.STARTING:
         return Transition(BoardState.STARTING, status.reason or "its engine starts it again")
     if timeout and silent >= timeout:
-        reason = f"it did not answer for {span(timeout)}" + (f": {why}" if why else "")
+        reason = f"it did not answer for {format_duration(timeout)}" + (f": {why}" if why else "")
         return Transition(BoardState.STOPPING, reason, outcome=BoardState.FAILED)
     over = _time_is_up(record, now)
     return Transition(BoardState.STOPPING, over) if over else None
@@ -164,10 +165,10 @@ def _time_is_up(record: BoardRecord, now: float) -> str:
     """Return why a running board must stop, or an empty string."""
     if record.expires is not None and now >= record.expires:
         ran = record.expires - (record.started or record.created)
-        return f"it reached its time limit of {span(ran)}"
+        return f"it reached its time limit of {format_duration(ran)}"
     used = max(record.last_request or 0.0, record.started or record.created)
     if record.idle_timeout and now - used >= record.idle_timeout:
-        return f"it was not used for {span(record.idle_timeout)}"
+        return f"it was not used for {format_duration(record.idle_timeout)}"
     return ""
 
 
@@ -202,14 +203,6 @@ def why_stopping(reason: str, place: str, problem: str) -> str:
     """Return the reason for a stop; `problem` is why the engine delays it."""
     reason = reason.partition(_NOT_YET)[0]
     return f"{reason}{_NOT_YET}{problem}; it stops when {place} answers" if problem else reason
-
-
-def span(seconds: float) -> str:
-    """Format a duration: 90 seconds are '90s', an hour is '1h'."""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size and seconds % size == 0:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:g}s"
 
 
 def _is_longer(record: BoardRecord, values: Mapping[str, Any]) -> bool:
@@ -685,7 +678,7 @@ class Lifecycle:
                 reason = f"this hub has no executor {record.executor!r}"
                 self._transition(record, Transition(BoardState.FAILED, reason))
             else:
-                reason = f"no hub has reached it for {span(self._settings.unreached)}"
+                reason = f"no hub has reached it for {format_duration(self._settings.unreached)}"
                 self._advance(record, Status(CommandState.ENDED, None, reason))
 
     def _advance(self, record: BoardRecord, status: Status | None) -> bool:

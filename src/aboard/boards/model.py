@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, get_args, get_origin, ge
 from aboard.runs import HintedError
 from aboard.runs.manifest import format_time
 from aboard.runs.naming import Band, Show
+from aboard.runs.units import format_duration, format_exact_size, parse_duration, parse_size
 
 INSTANT = "instant"  # the `on` of a board that the hub itself serves
 LONGEST_NAME = 64
@@ -536,37 +537,6 @@ def choice(kind: type[Choice], value: str, what: str) -> Choice:
         raise BadValue(f"{what} cannot be {value[:80]!r}.", f"Use one of: {known}.") from None
 
 
-LONGEST_SECONDS = 36500 * 86400.0
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-_BYTES |= {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_BYTES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_AMOUNT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]{0,3})", re.ASCII)
-
-
-def parse_duration(value: str | float) -> float:
-    hint = "Write seconds, or a number with s, m, h or d: 90m."
-    seconds = _parse_amount(value, _SECONDS, "a duration", hint)
-    if seconds > LONGEST_SECONDS:
-        raise BadValue(f"{value!r} is too long.", "Use at most 36500d.")
-    return seconds
-
-
-def parse_size(value: str | float) -> int:
-    hint = "Write bytes, or a number with MiB or GiB: 2GiB."
-    return int(_parse_amount(value, _BYTES, "a size", hint))
-
-
-def _parse_amount(value: str | float, units: dict[str, int], what: str, hint: str) -> float:
-    if not isinstance(value, str):
-        return float(value)
-    found = _AMOUNT.fullmatch(value.strip())
-    unit = units.get(found[2].lower()) if found else None
-    if found is None or unit is None:
-        raise BadValue(f"{value[:40]!r} is not {what}.", hint)
-    return float(found[1]) * unit
-
-
 def _list(value: tuple[str, ...] | None) -> list[str] | None:
     return None if value is None else list(value)
 
@@ -658,11 +628,6 @@ def check_name(name: str) -> str:
 # Limits of each user. The registry checks them while it holds the owner's lock, so that two
 # requests cannot both take the last place.
 
-_Units = tuple[tuple[int, str], ...]
-_SIZES: _Units = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
-_NUMBERS: _Units = ((1, ""),)
-_TIMES: _Units = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -689,14 +654,14 @@ def fill_limits(values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 def check_ceilings(board: BoardRecord, limits: Limits) -> None:
     if board.is_isolated:
-        _check_ceiling(board.memory, limits.memory, "memory", _SIZES)
-        _check_ceiling(board.cpus, limits.cpus, "cpus", _NUMBERS)
+        _check_ceiling(board.memory, limits.memory, "memory", format_exact_size)
+        _check_ceiling(board.cpus, limits.cpus, "cpus", "{:.15g}".format)
         check_timeout(board, limits)
 
 
 def check_timeout(board: BoardRecord, limits: Limits) -> None:
     if board.is_isolated:
-        _check_ceiling(board.timeout, limits.timeout, "timeout", _TIMES)
+        _check_ceiling(board.timeout, limits.timeout, "timeout", format_duration)
 
 
 def check_room(owner: str, on: str, live: Sequence[BoardRecord], limits: Limits) -> None:
@@ -727,28 +692,22 @@ def check_extension(record: BoardRecord, expires: float, limits: Limits) -> None
     if expires - record.started > limits.timeout:
         raise BoardLimitExceeded(
             f"board {record.id} ({record.name}) may run for"
-            f" {_amount(limits.timeout, _TIMES)} in total.",
+            f" {format_duration(limits.timeout)} in total.",
             f"Restart it before it stops: aboard restart {record.id}",
             [record],
         )
 
 
-def _check_ceiling(value: float, ceiling: float, what: str, units: _Units) -> None:
+def _check_ceiling(
+    value: float, ceiling: float, what: str, written: Callable[[float], str]
+) -> None:
     if not ceiling or 0 < value <= ceiling:
         return
-    given, most = _amount(value, units) if value else "no limit", _amount(ceiling, units)
+    given, most = written(value) if value else "no limit", written(ceiling)
     raise BoardLimitExceeded(
         f"{what}: {given} is more than the limit of {most} per board.",
         f"Request at most {most}.",
     )
-
-
-def _amount(value: float, units: _Units) -> str:
-    """Format an amount as requests write it: `1.5GiB`, `9h`."""
-    for size, unit in units:
-        if value >= size and round(value / size, 1) * size == value:
-            return f"{value / size:.15g}{unit}"
-    return f"{value:.15g}{units[-1][1]}"
 
 
 class BoardsError(HintedError):

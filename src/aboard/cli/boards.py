@@ -29,8 +29,6 @@ from aboard.cli.console import (
     age,
     apply_to_each,
     confirm,
-    counted,
-    duration,
     examples,
     fitted,
     moment,
@@ -51,6 +49,7 @@ from aboard.cli.sources import (
     exists,
     parse_question,
 )
+from aboard.runs.units import counted, format_duration, format_memory
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
@@ -900,8 +899,8 @@ def _limits(board: Board) -> str:
     ends = moment(seconds_of(about["expires"])) if about["expires"] else ""
     until = f"it runs until {ends}" if ends else "it has no time limit"
     if about["timeout"] and not ends:
-        until = f"it may run for {duration(about['timeout'])}"
-    idle = duration(about["idle_timeout"]) if about["idle_timeout"] else ""
+        until = f"it may run for {format_duration(about['timeout'])}"
+    idle = format_duration(about["idle_timeout"]) if about["idle_timeout"] else ""
     unseen = f", and stops after {idle} without a request" if idle else ""
     return f"{board.name} ({board.id}): {seen} it; {until}{unseen}"
 
@@ -924,8 +923,6 @@ def _row(board: Board) -> list[str]:
 
 
 def _about(board: Board) -> str:
-    from aboard.executors.start import amount
-
     about = board.document
     condition = f", {board.condition}" if board.condition else ""
     facts = {
@@ -942,10 +939,10 @@ def _about(board: Board) -> str:
         "groups": _groups(board),
         "template": about["template"],
         "on": ", ".join(filter(None, [board.on, about.get("unit"), f"{about['engine']} engine"])),
-        "memory": amount(about["memory"], about["memory"]) if about["memory"] else "",
+        "memory": format_memory(about["memory"]) if about["memory"] else "",
         "cpus": f"{about['cpus']:g}" if about.get("cpus") else "",
-        "timeout": duration(about["timeout"]) if about["timeout"] else "",
-        "idle": f"after {duration(about['idle_timeout'])}" if about["idle_timeout"] else "",
+        "timeout": format_duration(about["timeout"]) if about["timeout"] else "",
+        "idle": f"after {format_duration(about['idle_timeout'])}" if about["idle_timeout"] else "",
     }
     for name in ("created", "started", "ended", "expires", "last_request"):
         if about[name]:

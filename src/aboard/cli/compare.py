@@ -11,7 +11,6 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -22,7 +21,6 @@ from aboard.cli.console import (
     FAILURE,
     JsonOption,
     WrongUsage,
-    counted,
     examples,
     json_number,
     notify,
@@ -31,7 +29,7 @@ from aboard.cli.console import (
 )
 from aboard.cli.runs import written
 from aboard.cli.sources import RootOption, check_each, matches, read_runs, select_runs
-from aboard.runs import RunsError
+from aboard.runs import RunsError, nearest
 from aboard.runs.naming import AT, GROUPS, RUN_FIELDS
 from aboard.runs.question import (
     BadQuestion,
@@ -41,6 +39,7 @@ from aboard.runs.question import (
     UnknownField,
     parse_field,
 )
+from aboard.runs.units import counted
 
 if TYPE_CHECKING:
     from aboard.index.library import Library
@@ -410,7 +409,7 @@ def _metric(text: str, condition: str) -> Field:
         return parse_field(word)
     hint, at = _EXAMPLE, Place(0, len(text.rstrip()))
     message = f"{word!r} is not a metric."
-    if group != word and get_close_matches(group, ["metrics"]):
+    if group != word and nearest(group, ["metrics"]):
         hint = "Did you mean 'metrics'?"
     elif group not in GROUPS and word not in RUN_FIELDS:
         try:

@@ -25,6 +25,7 @@ import typer
 from typer.core import TyperGroup
 
 from aboard.cli.completion import Completer, fields_like
+from aboard.runs.units import counted, format_age, format_size
 from aboard.storage.base import BadUri, StorageError
 from aboard.system import explain
 
@@ -82,7 +83,6 @@ ShowOption = Annotated[
     ),
 ]
 _GAP = 2  # spaces between two columns
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def examples(*lines: str, note: str = "") -> str:
@@ -91,23 +91,8 @@ def examples(*lines: str, note: str = "") -> str:
     return f"\nExamples:\n\n{listed}\n" + (f"\n{note}\n" if note else "")
 
 
-def size(count: int) -> str:
-    amount = float(count)
-    for unit in _UNITS:
-        if amount < 999.5 or unit == _UNITS[-1]:
-            break
-        amount /= 1000
-    if unit == "B":
-        return f"{count} B"
-    return f"{amount:.{max(0, 2 - int(math.log10(max(amount, 1))))}f} {unit}"
-
-
 def number(count: int) -> str:
     return f"{count:,}"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def directories(count: int) -> str:
@@ -118,15 +103,7 @@ def directories(count: int) -> str:
 def skipped(uri: str, damage: Sequence[Damage]) -> str:
     lost = sum(span.length for span in damage)
     places = counted(len(damage), "damaged place")
-    return f"{places} ({size(lost)}) skipped; 'aboard index {uri}' says where."
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.2f} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+    return f"{places} ({format_size(lost)}) skipped; 'aboard index {uri}' says where."
 
 
 def moment(wall_time: float | None) -> str:
@@ -148,11 +125,7 @@ def age(text: str | None, *, now: float | None = None) -> str:
 
 
 def age_of(at: float, *, now: float | None = None) -> str:
-    seconds = abs((time.time() if now is None else now) - at)
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
+    return format_age(abs((time.time() if now is None else now) - at))
 
 
 def print_json(document: object) -> None:

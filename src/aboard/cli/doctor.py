@@ -14,19 +14,18 @@ from aboard.cli.console import (
     JsonOption,
     ReadingBar,
     WrongUsage,
-    counted,
     directories,
     examples,
     notify,
     number,
     printable,
-    size,
     strong,
     styled,
 )
 from aboard.cli.hub import open_hub
 from aboard.cli.sources import RootOption, exists, parse_sources, refresh_roots
 from aboard.cli.view import SHOWN
+from aboard.runs.units import counted, format_age, format_size
 from aboard.storage import StorageError
 
 if TYPE_CHECKING:
@@ -215,12 +214,10 @@ def _finding(finding: Finding, source: str) -> str:
 def _numbers(one: Examination) -> str:
     written = ""
     if one.last_write is not None:
-        from aboard.doctor.rules import age
-
-        written = f", last written {age(time.time() - one.last_write)} ago"
+        written = f", last written {format_age(max(0.0, time.time() - one.last_write))} ago"
     return (
         f"{directories(one.runs)}: {counted(one.tags, 'tag')}, {number(one.values)} values in"
-        f" {counted(one.files, 'file')} ({size(one.bytes)}){written}"
+        f" {counted(one.files, 'file')} ({format_size(one.bytes)}){written}"
     )
 
 

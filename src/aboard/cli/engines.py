@@ -26,17 +26,16 @@ from aboard.cli.console import (
     FAILURE,
     Failure,
     JsonOption,
-    duration,
     examples,
     fitted,
     notify,
     print_json,
     printable,
-    size,
     styled,
     table,
     terminal_width,
 )
+from aboard.runs.units import format_elapsed, format_size
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
@@ -349,7 +348,7 @@ class _Trial:
             self._pass("cleanup", "nothing is left behind")
 
     def _elapsed(self) -> str:
-        return duration(time.monotonic() - self._began)
+        return format_elapsed(time.monotonic() - self._began)
 
 
 def serve_trial() -> NoReturn:
@@ -420,7 +419,7 @@ def build(
     if json:
         print_json({"image": name, "id": built.id, "base": on, "bytes": built.size})
     else:
-        typer.echo(f"{name}  {size(built.size)}, on {on}")
+        typer.echo(f"{name}  {format_size(built.size)}, on {on}")
 
 
 COMMANDS = {"engines": (engines, _ENGINES_EPILOG), "image": (_IMAGE, _IMAGE_EPILOG)}

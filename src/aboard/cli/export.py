@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import typer
 
-from aboard.cli.console import Failure, WrongUsage, counted, notify
+from aboard.cli.console import Failure, WrongUsage, notify
 from aboard.cli.index import name_of, sources_or_roots
 from aboard.cli.sources import (
     LimitOption,
@@ -38,6 +38,7 @@ from aboard.cli.sources import (
     open_sources,
     parse_question,
 )
+from aboard.runs.units import counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -29,7 +29,6 @@ from aboard.cli.console import (
     WrongUsage,
     age,
     ask_secret,
-    counted,
     examples,
     is_at_terminal,
     line_for,
@@ -39,6 +38,7 @@ from aboard.cli.console import (
     seconds_of,
     table,
 )
+from aboard.runs.units import counted
 
 if TYPE_CHECKING:
     from aboard.boards.accounts import User

@@ -12,15 +12,12 @@ from aboard.cli.console import (
     Failure,
     JsonOption,
     WrongUsage,
-    counted,
     directories,
-    duration,
     examples,
     fitted,
     json_number,
     moment,
     number,
-    size,
     strong,
     table,
     terminal_width,
@@ -42,6 +39,7 @@ from aboard.cli.sources import (
     parse_question,
     place_of,
 )
+from aboard.runs.units import counted, format_elapsed, format_size
 
 if TYPE_CHECKING:
     from aboard.index import Index, Run, Tag
@@ -170,10 +168,10 @@ def _run_rows(listing: _Listing) -> list[list[str]]:
             source.name(run.name),
             moment(run.first_wall),
             number(run.files),
-            size(run.bytes),
+            format_size(run.bytes),
             number(run.events),
             number(tags.get(run.name, 0)),
-            size(run.damaged_bytes) if run.damaged_bytes else "-",
+            format_size(run.damaged_bytes) if run.damaged_bytes else "-",
         ]
         for run in listing.runs
     ]
@@ -317,7 +315,7 @@ def _forgotten_text(place: str, what: Forgotten) -> str:
 def _index_text(held: Index) -> str:
     if held.path is None or held.stored_bytes is None:
         return "The index is in memory, and lost when this command exits."
-    return f"The index is {held.path}, {size(held.stored_bytes)}."
+    return f"The index is {held.path}, {format_size(held.stored_bytes)}."
 
 
 def _records(source: OpenSource) -> dict[str, int]:
@@ -331,22 +329,26 @@ def _records(source: OpenSource) -> dict[str, int]:
 def _summary_text(source: OpenSource) -> str:
     held, records, report = source.contents, _records(source), source.logs.report
     kinds = ", ".join(f"{kind} {number(count)}" for kind, count in records.items())
-    read = f"{size(report.bytes_read)} from {counted(report.files_read, 'file')}"
-    rate = f", {size(int(report.bytes_read / report.seconds))}/s" if report.bytes_read else ""
+    read = f"{format_size(report.bytes_read)} from {counted(report.files_read, 'file')}"
+    rate = (
+        f", {format_size(int(report.bytes_read / report.seconds))}/s" if report.bytes_read else ""
+    )
     lines = [
         strong(source.uri),
         f"  holds    {directories(held.directories)}",
         f"  series   {number(held.tags)}",
         f"  points   {number(held.points)}",
         f"  records  {number(sum(records.values()))}{f' ({kinds})' if kinds else ''}",
-        f"  stored   {size(held.bytes)} in {counted(held.files, 'file')}",
-        f"  read     {read} in {duration(report.seconds)}{rate}",
+        f"  stored   {format_size(held.bytes)} in {counted(held.files, 'file')}",
+        f"  read     {read} in {format_elapsed(report.seconds)}{rate}",
     ]
     if source.damage:
         lost = sum(span.length for span in source.damage)
-        lines.append(f"  damaged  {counted(len(source.damage), 'place')}, {size(lost)}, skipped:")
+        lines.append(
+            f"  damaged  {counted(len(source.damage), 'place')}, {format_size(lost)}, skipped:"
+        )
         lines += [
-            f"           {span.uri} at byte {number(span.offset)}: {size(span.length)}"
+            f"           {span.uri} at byte {number(span.offset)}: {format_size(span.length)}"
             for span in source.damage[:_SHOWN_DAMAGE]
         ]
         if len(source.damage) > _SHOWN_DAMAGE:

@@ -20,8 +20,6 @@ from aboard.cli.console import (
     WrongUsage,
     age_of,
     apply_to_each,
-    counted,
-    duration,
     examples,
     fitted,
     is_debugging,
@@ -35,6 +33,7 @@ from aboard.cli.console import (
     terminal_width,
 )
 from aboard.cli.run import WrittenRootOption, pairs
+from aboard.runs.units import BadAmount, counted, format_duration, format_memory, parse_duration
 
 if TYPE_CHECKING:
     from aboard.executors.base import Resources
@@ -603,11 +602,9 @@ def wait_for_jobs(
     json: JsonOption = False,
 ) -> None:
     """Wait until jobs have ended; exit with the exit code of the worst member."""
-    from aboard.boards.model import BoardsError, parse_duration
-
     try:
         seconds = None if timeout is None else parse_duration(timeout)
-    except BoardsError as error:
+    except BadAmount as error:
         raise WrongUsage(f"--timeout: {error}") from error
     with _jobs(root) as jobs:
         ids = [jobs.find(one).id for one in job]
@@ -742,13 +739,11 @@ def _about(status: JobStatus) -> str:
 
 
 def _resources(needs: Resources) -> str:
-    from aboard.executors.start import amount
-
     facts = {
         "gpus": needs.gpus or "",
         "cpus": "" if needs.cpus is None else f"{needs.cpus:g}",
-        "memory": amount(needs.memory, needs.memory) if needs.memory else "",
-        "time": duration(needs.time) if needs.time else "",
+        "memory": format_memory(needs.memory) if needs.memory else "",
+        "time": format_duration(needs.time) if needs.time else "",
         "nodes": needs.nodes if needs.nodes > 1 else "",
         "tasks per node": needs.tasks_per_node if needs.tasks_per_node > 1 else "",
     }

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aboard.cli.console import Failure, WrongUsage, duration
+from aboard.cli.console import Failure, WrongUsage
+from aboard.runs.units import format_elapsed
 
 if TYPE_CHECKING:
     from aboard.track.run import Run
@@ -139,7 +140,7 @@ def run(
     opened.finish(*ending)
     seconds = time.monotonic() - began
     report(
-        f"{state}{f' ({reason})' if reason else ''} after {duration(seconds)}"
+        f"{state}{f' ({reason})' if reason else ''} after {format_elapsed(seconds)}"
         f"{'' if logged else '; no event files were found'}",
         state=state,
         exit_code=code,

@@ -6,7 +6,6 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -19,8 +18,6 @@ from aboard.cli.console import (
     JsonOption,
     WrongUsage,
     confirm,
-    counted,
-    duration,
     examples,
     is_debugging,
     json_number,
@@ -28,7 +25,6 @@ from aboard.cli.console import (
     moment,
     notify,
     printable,
-    size,
     strong,
     table,
 )
@@ -43,9 +39,11 @@ from aboard.cli.sources import (
     select_runs,
     suggesting_fields,
 )
+from aboard.runs import nearest
 from aboard.runs.manifest import BadManifest
 from aboard.runs.naming import GROUPS
 from aboard.runs.question import Field, UnknownField, each_field, parse_field, split_fields
+from aboard.runs.units import counted, format_elapsed, format_size
 from aboard.storage import StorageError, open_storage
 
 if TYPE_CHECKING:
@@ -103,11 +101,11 @@ class Column(NamedTuple):
         try:
             return cls(name, parse_field(name))
         except UnknownField:
-            near = get_close_matches(name, [*VALUES, *(f"{one}." for one in GROUPS)], n=1)
+            near = nearest(name, [*VALUES, *(f"{one}." for one in GROUPS)])
             if not near:
                 raise
         raise WrongUsage(
-            f"unknown column {name!r}. Did you mean {near[0]!r}? Known: {', '.join(NAMES)}."
+            f"unknown column {name!r}. Did you mean {near!r}? Known: {', '.join(NAMES)}."
         )
 
     def values(
@@ -121,7 +119,7 @@ class Column(NamedTuple):
 
     def texts(self, values: Iterable[Any]) -> list[str]:
         name = self.field.name if self.field and not self.field.group else self.name
-        text: Callable[[Any], str] = duration if name == "duration" else written
+        text: Callable[[Any], str] = format_elapsed if name == "duration" else written
         if name in _TIMES:
             text = moment
         return [
@@ -298,10 +296,10 @@ def _suggesting_command(selectors: Sequence[str] | None) -> Iterator[None]:
     except NothingMatches as error:
         first = selectors[0] if selectors else ""
         known = [one.name for one in GROUP.registered_commands if one.name]
-        near = get_close_matches(first, known, n=1)
+        near = nearest(first, known)
         if not near or repr(first) not in error.message:
             raise
-        hint = f"If you meant a command: aboard runs {near[0]}"
+        hint = f"If you meant a command: aboard runs {near}"
         raise NothingMatches(str(error), hint) from None
 
 
@@ -397,7 +395,7 @@ def show_run(
         }
         _print_json(document)
     else:
-        typer.echo(_about(one, record, f"{counted(len(files), 'file')}, {size(total)}"))
+        typer.echo(_about(one, record, f"{counted(len(files), 'file')}, {format_size(total)}"))
         if problem:
             notify(problem)
     if problem:
@@ -437,7 +435,8 @@ def delete_runs(
             return {"files": gone.files, "bytes": gone.bytes}
 
         def describe(one: KnownRun, done: dict[str, Any]) -> str:
-            return f"deleted {one.label}: {counted(done['files'], 'file')}, {size(done['bytes'])}"
+            held = f"{counted(done['files'], 'file')}, {format_size(done['bytes'])}"
+            return f"deleted {one.label}: {held}"
 
         _each(chosen, delete, describe, "deleted", json=json)
 
@@ -633,7 +632,7 @@ def _about(run: KnownRun, record: Manifest | None, files: str) -> str:
     }
     lines += [_line(name, value) for name, value in facts.items() if value]
     if (seconds := run.seconds_at(now)) is not None:
-        lines.append(_line("took" if run.ended else "so far", duration(seconds)))
+        lines.append(_line("took" if run.ended else "so far", format_elapsed(seconds)))
     if record and record.command:
         lines.append(_line("command", shlex.join(record.command)))
     if record and record.note:
@@ -706,14 +705,14 @@ def _refuse_running(run: KnownRun) -> None:
     silent = seconds_silent(run, time.time())
     if silent is not None:
         raise Failure(
-            f"not deleted: it is still running (last heartbeat {duration(silent)} ago)."
+            f"not deleted: it is still running (last heartbeat {format_elapsed(silent)} ago)."
             " Stop it, or add --force."
         )
 
 
 def _left_over(gone: Deletion) -> str:
     count = counted(len(gone.problems), "file")
-    done = f"{counted(gone.files, 'file')} ({size(gone.bytes)}) deleted"
+    done = f"{counted(gone.files, 'file')} ({format_size(gone.bytes)}) deleted"
     return f"{done}, but {count} could not be: {gone.problems[0]}"
 
 

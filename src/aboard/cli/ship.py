@@ -18,13 +18,12 @@ from aboard.cli.console import (
     FAILURE,
     JsonOption,
     WrongUsage,
-    counted,
     moment,
     notify,
-    size,
     table,
     transfer_bar,
 )
+from aboard.runs.units import counted, format_size
 from aboard.storage import StorageError, open_storage
 from aboard.system import command_line, start_ticks
 from aboard.track.shipping.segments import Ledger
@@ -188,7 +187,7 @@ def _send_locked(one: SpoolState) -> None:
         rest = "All other files were sent. Then run 'aboard ship' to send this one."
         notify(f"{problem} {rest if refused else f'The logs are kept in {where}.'}")
     else:
-        notify(f"{size(one.left)} sent to {one.owner.target}")
+        notify(f"{format_size(one.left)} sent to {one.owner.target}")
         one.set_arrived()
 
 
@@ -225,7 +224,7 @@ def _table(states: list[SpoolState]) -> str:
     rows = [
         [
             *(one.spool.directory.name, one.owner.target or "-", one.state),
-            *(moment(one.owner.created), size(one.left)),
+            *(moment(one.owner.created), format_size(one.left)),
         ]
         for one in states
     ]

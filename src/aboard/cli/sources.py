@@ -11,7 +11,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import pairwise
@@ -33,16 +32,15 @@ from aboard.cli.console import (
     ReadingBar,
     WrongUsage,
     code_for,
-    counted,
     is_debugging,
     line_for,
     notify,
     notify_all,
-    size,
     skipped,
 )
 from aboard.events.files import EVENT_FILE
-from aboard.runs import RunsError
+from aboard.runs import RunsError, nearest
+from aboard.runs.units import counted, format_size
 from aboard.storage import StorageError, is_below, is_remote, join
 from aboard.storage.local import explain
 
@@ -447,8 +445,8 @@ def _open(index: Index, source: Source, label: str, *, anew: bool) -> OpenSource
         )
     if is_damaged_file and not has_events:
         raise Failure(
-            f"{place}: no valid record in {size(opened.runs[0].bytes)}; it is not an event file,"
-            " or is damaged."
+            f"{place}: no valid record in {format_size(opened.runs[0].bytes)}; it is not an event"
+            " file, or is damaged."
         )
     return opened
 
@@ -522,7 +520,7 @@ def check_each(option: str, patterns: Sequence[str], names: Sequence[str]) -> No
     offered = [name for name in distinct if not name.startswith(_INTERNAL_TAGS)]
     fail_for(
         [
-            f"no {option} matches --{option} '{pattern}'{_near(pattern, offered)}"
+            f"no {option} matches --{option} '{pattern}'{_hint(pattern, offered)}"
             for pattern in patterns
             if not any(fnmatchcase(name, pattern) for name in distinct)
         ]
@@ -536,10 +534,9 @@ def fail_for(problems: Sequence[str]) -> None:
         raise Failure(problems[-1])
 
 
-def _near(pattern: str, names: Sequence[str]) -> str:
-    near = get_close_matches(pattern, names, n=1)
-    if near:
-        return f"; did you mean '{near[0]}'?"
+def _hint(pattern: str, names: Sequence[str]) -> str:
+    if near := nearest(pattern, names):
+        return f"; did you mean '{near}'?"
     shown = ", ".join(f"'{name}'" for name in names[:5])
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
     return f"; there are {shown}{more}." if names else "; there are none."

@@ -44,6 +44,7 @@ from aboard.cli.sources import (
     refresh_roots,
     suggesting_fields,
 )
+from aboard.runs.units import format_duration, parse_duration
 from aboard.storage import StorageError, is_remote, open_storage
 from aboard.storage.base import NoSuchBucket, NoSuchPath, PermissionDenied, Unreachable
 from aboard.storage.local import explain
@@ -190,7 +191,6 @@ def view(
     json: AddressOption = False,
 ) -> None:
     """Show runs in TensorBoard, live."""
-    from aboard.boards.model import parse_duration
     from aboard.runs.catalog import find_roots
     from aboard.runs.naming import Band, Grouping, Show
     from aboard.runs.question import each_field
@@ -431,9 +431,7 @@ def _read_and_check(library: Library, selectors: Sequence[Selector], question: Q
 
 
 def _end(seconds: float) -> None:
-    from aboard.boards.lifecycle import span
-
-    notify(f"the time limit of {span(seconds)} is reached.")
+    notify(f"the time limit of {format_duration(seconds)} is reached.")
     os.kill(os.getpid(), signal.SIGTERM)
 
 

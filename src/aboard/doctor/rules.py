@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from aboard.index.query import Damage, EventFile
 from aboard.index.sources import LONGEST_SECONDS, REMOTE_SECONDS, UNWATCHED_SECONDS
 from aboard.index.tags import KNOWN_PLUGINS, Tag
+from aboard.runs.units import counted, format_age
 from aboard.storage.base import join
 
 Severity = Literal["error", "warning", "info"]
@@ -107,17 +108,6 @@ def requests(bucket: str, hours: dict[int, tuple[int, int]], pages: int) -> Find
         f" for each file that grew; it stops {UNWATCHED_SECONDS:g} s after the last viewer has"
         " left.",
     )
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def age(seconds: float) -> str:
-    for unit, length in (("days", 2 * 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / (86400 if unit == 'days' else length):,.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
 
 
 def named(places: Iterable[str]) -> tuple[str, ...]:
@@ -238,7 +228,7 @@ def freshness(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "stale",
             "info",
-            f"no new data for {age(facts.now - newest)}",
+            f"no new data for {format_age(facts.now - newest)}",
             (where,),
             "Nothing to do: the run has ended."
             if facts.ended
@@ -361,7 +351,7 @@ def clocks(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "clock-ahead",
             "warning",
-            f"events are dated up to {age(most)} in the future",
+            f"events are dated up to {format_age(most)} in the future",
             named(join(one.directory, one.name) for one in ahead),
             "Set the clock of the machine that wrote them (or of this one): times on the board"
             " are wrong, steps are not.",

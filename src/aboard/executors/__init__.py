@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from aboard.executors.base import BatchExecutor, EngineSettings, Executor
+from aboard.runs import nearest
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -194,11 +195,9 @@ def _make_settings(
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
     names = list(known)
-    near = get_close_matches(name, names, n=1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
+    near = nearest(name, names)
+    hint = f"Did you mean {near!r}? " if near else ""
     return f"unknown {what} {name!r}. {hint}Known: {', '.join(names) or 'none'}."
 
 

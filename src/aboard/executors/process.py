@@ -60,7 +60,8 @@ from aboard.executors.base import (
     is_here,
 )
 from aboard.executors.queue import Device, Ended, Queue, QueueBatches, Runner, Unit
-from aboard.executors.start import Start, amount, describe_exit, last_output, read_json, why
+from aboard.executors.start import Start, describe_exit, last_output, read_json, why
+from aboard.runs.units import format_memory
 from aboard.system import Process, write_private
 
 _PYTHON = (
@@ -179,7 +180,7 @@ class ProcessExecutor(Executor):
         free = {"cpus": str(os.cpu_count() or 1)}
         with suppress(OSError, ValueError):
             memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            free["free memory"] = amount(memory, memory)
+            free["free memory"] = format_memory(memory)
         return EngineReport(True, platform.release(), free)
 
     def reaches(self, handle: Handle) -> bool:
@@ -324,7 +325,7 @@ class ProcessExecutor(Executor):
         if limit is not None and memory > limit:
             memory = system.proportional_memory(alive)
         if limit is not None and memory > limit:
-            reason = f"used {amount(memory, limit)} of {amount(limit, limit)} memory"
+            reason = f"used {format_memory(memory, limit)} of {format_memory(limit)} memory"
             started.end(-signal.SIGKILL, reason)
         deadline = started.deadline()
         if deadline is not None and time.monotonic() >= deadline:
@@ -649,7 +650,9 @@ class Processes(Runner):
             if used > limit:
                 used = system.proportional_memory(alive)
             if used > limit:
-                found[number] = f"used {amount(used, limit)} of {amount(limit, limit)} memory"
+                found[number] = (
+                    f"used {format_memory(used, limit)} of {format_memory(limit)} memory"
+                )
         return found
 
 

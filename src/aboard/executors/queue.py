@@ -54,7 +54,8 @@ from aboard.executors.base import (
     is_here,
     parse_ranges,
 )
-from aboard.executors.start import amount, last_output, read_json, read_log, why
+from aboard.executors.start import last_output, read_json, read_log, why
+from aboard.runs.units import format_duration, format_memory
 from aboard.system import cache_place, write_private
 
 _RESTARTED = "the machine was restarted"
@@ -514,8 +515,8 @@ def _check_available(resources: Resources, devices: Mapping[str, str]) -> None:
         )
     if resources.memory and resources.memory > _memory():
         raise ExecutorError(
-            f"each member requests {amount(resources.memory, resources.memory)} of memory, "
-            f"but this machine has {amount(int(_memory()), int(_memory()))}. Request less."
+            f"each member requests {format_memory(resources.memory)} of memory, "
+            f"but this machine has {format_memory(_memory())}. Request less."
         )
     if resources.gpus > len(devices):
         raise ExecutorError(
@@ -679,8 +680,10 @@ class Supervisor:
         now = time.monotonic()
         for number, (unit, at, _) in self.running.items():
             stop = self._stops.get(number, self._stops.get(None))
-            if stop is None and self._is_over(at):
-                self._stop(number, unit, f"it reached its time limit of {self.limit:g} seconds")
+            limit = self.limit
+            if stop is None and limit is not None and system.seconds_since_boot() >= at + limit:
+                reason = f"it reached its time limit of {format_duration(limit)}"
+                self._stop(number, unit, reason)
             elif stop is not None:
                 self._stop(number, unit, _STOPPED, now=stop or bool(self._stops.get(None)))
             if number in self._ending and now >= self._ending[number][1]:
@@ -697,9 +700,6 @@ class Supervisor:
             self._ending[number] = reason, 0.0 if now else time.monotonic() + self.grace
         elif now and before[1]:
             self._ending[number] = before[0], 0.0
-
-    def _is_over(self, at: float) -> bool:
-        return self.limit is not None and system.seconds_since_boot() >= at + self.limit
 
     def _record_ends(self) -> None:
         lines: list[list[Any]] = []

@@ -230,12 +230,6 @@ def last_lines(text: str) -> str:
     return joined if len(joined) <= _LONGEST_REASON else f"…{joined[-_LONGEST_REASON:]}"
 
 
-def amount(size: int, scale: int) -> str:
-    if scale >= 1 << 30:
-        return f"{size / (1 << 30):.1f} GiB"
-    return f"{size / (1 << 20):.1f} MiB"
-
-
 def read_json(path: Path) -> Any:
     try:
         with system.open_regular(path) as file:

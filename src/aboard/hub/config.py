@@ -37,8 +37,6 @@ from aboard.boards.model import (
     Limits,
     Unit,
     Visibility,
-    parse_duration,
-    parse_size,
 )
 from aboard.executors import (
     BATCHES,
@@ -57,6 +55,7 @@ from aboard.executors import (
 from aboard.index.library import Root
 from aboard.runs import RunsError
 from aboard.runs.naming import Template
+from aboard.runs.units import parse_duration, parse_size
 from aboard.sdk.personal import state_directory
 from aboard.storage import StorageError, canonical
 

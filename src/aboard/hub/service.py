@@ -33,7 +33,6 @@ from aboard.boards.model import (
     NoSuchName,
     check_timeout,
     fill_limits,
-    parse_duration,
     parse_request,
 )
 from aboard.boards.registry import Created, Page, Registry, no_such_board, resolve_board
@@ -73,6 +72,7 @@ from aboard.runs.catalog import KnownRun
 from aboard.runs.naming import Band, Grouping, Show, Template
 from aboard.runs.question import Question
 from aboard.runs.selectors import NothingMatches, Selector
+from aboard.runs.units import parse_duration
 from aboard.sdk.personal import remember_personal
 from aboard.storage import BadUri, canonical, is_below, is_remote, join
 from aboard.storage.local import confine

@@ -16,6 +16,7 @@ from aboard.index.index import Index, Progress, Report
 from aboard.index.query import Damage, Run, UnknownName
 from aboard.index.sources import Source
 from aboard.index.tags import Tag
+from aboard.runs import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,9 +110,9 @@ class Logs:
             return found
         names = [one.name for one in self.runs]
         if run not in names:
-            raise UnknownName(f"no run {run!r} in {self.source.uri}{_nearest(run, names)}")
+            raise UnknownName(f"no run {run!r} in {self.source.uri}{_hint(run, names)}")
         tags = [one.name for one in self.tags if one.run == run]
-        raise UnknownName(f"no tag {tag!r} in run {run!r}{_nearest(tag, tags)}")
+        raise UnknownName(f"no tag {tag!r} in run {run!r}{_hint(tag, tags)}")
 
     def series(
         self,
@@ -184,10 +185,7 @@ class Logs:
         return pd.concat(frames, ignore_index=True)
 
 
-def _nearest(name: str, names: list[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
+def _hint(name: str, names: list[str]) -> str:
+    if near := nearest(name, names):
+        return f"; did you mean {near!r}?"
     return f"; it has {', '.join(map(repr, names[:5]))}" if names else "; it has none"

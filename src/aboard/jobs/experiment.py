@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from aboard.boards.model import BoardsError, parse_duration, parse_size
 from aboard.executors.base import Resources
 from aboard.jobs import BadJob
 from aboard.jobs.model import JobState, JobStatus, Member
@@ -22,6 +21,7 @@ from aboard.jobs.service import JobRequest, Jobs
 from aboard.jobs.store import find_job_roots, remember_root
 from aboard.runs.catalog import DEFAULT_EXPERIMENT
 from aboard.runs.manifest import plain_tags
+from aboard.runs.units import BadAmount, parse_duration, parse_size
 from aboard.system import require
 from aboard.track import notify
 from aboard.track.environment import DEFAULT_ROOT, ROOT
@@ -153,7 +153,7 @@ def resources(
             nodes=nodes,
             tasks_per_node=tasks_per_node,
         )
-    except BoardsError as error:
+    except BadAmount as error:
         raise BadJob(str(error)) from error
 
 

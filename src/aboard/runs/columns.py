@@ -17,7 +17,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import translate
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from aboard.runs import is_number, nearest
 from aboard.runs.catalog import natural
 from aboard.runs.naming import TAGS
 from aboard.runs.question import (
@@ -390,8 +390,8 @@ def _hint_for_tag(text: str, table: Table) -> str:
     names = sorted({name for one in held if isinstance(one, frozenset) for name in one})
     if text in names:
         return ""
-    near = get_close_matches(text, names, n=1)
-    return f"No run has a tag {text!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+    near = nearest(text, names)
+    return f"No run has a tag {text!r}." + (f" Did you mean {near!r}?" if near else "")
 
 
 # Order and groups.
@@ -563,7 +563,7 @@ def facet(column: Column, rows: Ints, limit: int) -> Facet:
     )
     distinct = len(numbers) + len(found)
     counted = [(value, held) for (_, value), held in found.items()]
-    large = [one for one in counted if _is_number(one[0])]
+    large = [one for one in counted if is_number(one[0])]
     bins: list[tuple[float, float, int]] = []
     finite = np.isfinite(numbers)
     others = list(zip(numbers[~finite].tolist(), counts[~finite].tolist(), strict=True))
@@ -571,7 +571,7 @@ def facet(column: Column, rows: Ints, limit: int) -> Facet:
     if len(numbers) + len(large) > limit:
         array = np.concatenate([numbers, [float(one) for one, _ in large]])
         bins = _bins(array, np.concatenate([counts, [held for _, held in large]]), limit)
-        counted = [one for one in counted if not _is_number(one[0])]
+        counted = [one for one in counted if not is_number(one[0])]
     else:
         part = column.numbers if isinstance(column, Mixed) else column
         is_whole = isinstance(part, Numbers) and part.whole
@@ -607,13 +607,9 @@ def _counted_words(column: Words, rows: Ints) -> dict[tuple[bool, Any], int]:
     return found
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _sortable(value: object) -> Any:
     # NaN is last.
-    return (value != value, value) if _is_number(value) else str(value)  # noqa: PLR0124
+    return (value != value, value) if is_number(value) else str(value)  # noqa: PLR0124
 
 
 def _bins(values: Floats, counts: Ints, most: int) -> list[tuple[float, float, int]]:

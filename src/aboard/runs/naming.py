@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from aboard.runs import RunsError
+from aboard.runs import RunsError, nearest
 
 if TYPE_CHECKING:
     from aboard.runs import question
@@ -187,10 +187,8 @@ def _field(template: str, place: int, inside: str) -> Field:
         name = name.strip()
     group, dot, rest = name.partition(".")
     if name not in PLAIN_FIELDS and not (group in GROUPS and dot and rest):
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, (*PLAIN_FIELDS, *(f"{one}." for one in GROUPS)), n=1)
-        guess = f"Did you mean '{near[0]}'? " if near else ""
+        near = nearest(name, (*PLAIN_FIELDS, *(f"{one}." for one in GROUPS)))
+        guess = f"Did you mean '{near}'? " if near else ""
         hint = f"{guess}Known: {', '.join(KNOWN_FIELDS)}"
         raise _bad(template, place, f"unknown field {name!r}", hint)
     if form and not _FORMAT.fullmatch(form):

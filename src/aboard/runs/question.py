@@ -21,10 +21,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import ClassVar, NamedTuple
 
-from aboard.runs import RunsError
+from aboard.runs import RunsError, nearest
 from aboard.runs.manifest import State
 from aboard.runs.naming import (
     AT,
@@ -42,6 +41,7 @@ from aboard.runs.naming import (
     quoted,
     split_statistic,
 )
+from aboard.runs.units import seconds_in
 
 _ALIASES = {"commit": "git_commit"}
 
@@ -66,19 +66,9 @@ _COMPARISONS = ("==", "!=", "<=", ">=", "<", ">", "=")
 _FOREIGN = {"&&": "and", "||": "or", "!": "not", "&": "and", "|": "or"}
 _KEYWORDS = ("and", "or", "not", "in", "true", "false", "none")
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)")
-_UNIT_NAMES = {
-    "s": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s",
-    "m": "m", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
-    "h": "h", "hour": "h", "hours": "h",
-    "d": "d", "day": "d", "days": "d",
-    "w": "w", "week": "w", "weeks": "w",
-}  # fmt: skip
+_AGO = re.compile(r"(.*[a-z])\s+ago")
 
 _EXAMPLE = 'Example: state == "completed" and hparams.lr < 0.1.'
-_MOST_COMPARED = 5000  # names compared to find the nearest
-_PREFIX = 3  # characters of a name that may be the beginning of another
 _TYPO = 0.75  # similarity of a misspelt name
 
 Value = str | int | float | bool
@@ -129,14 +119,14 @@ class UnknownField(BadQuestion):
                 for count in range(len(parts)):
                     spelt = "/".join(parts[count:]) + ending
                     named.setdefault(spelt, []).append(field_text(group, one) + ending)
-        near = _nearest(name, [*named, *RUN_FIELDS])
+        near = nearest(name, [*named, *RUN_FIELDS])
         found, hint = named.get(name) or named.get(near), ""
         before, _, last = name.rpartition(".")
         metrics = [one for one in named.get(before, ()) if one.startswith("metrics")]
         if metrics and near in ("", before):  # rather an unknown statistic
-            nearest = _nearest(last, STATISTICS)
-            found = [f"{one}.{nearest}" if nearest else one for one in metrics]
-            hint = "" if nearest else f" Statistics: {', '.join(STATISTICS)}."
+            likely = nearest(last, STATISTICS)
+            found = [f"{one}.{likely}" if likely else one for one in metrics]
+            hint = "" if likely else f" Statistics: {', '.join(STATISTICS)}."
         if not found:
             return self
         hint = f"Did you mean {_either(found)}?{hint}"
@@ -366,7 +356,7 @@ class Question:
                 continue
             what = {"hparams": "hyperparameter", "metrics": "metric", "tags": "tag"}[one.group]
             message = f"no run has a {what} {_shortened(one.name)}."
-            near = _nearest(one.name, names)
+            near = nearest(one.name, names)
             if not names:
                 hint = f"No run has any {what}."
             elif one.statistic and _is_statistic(one.name, near, names):
@@ -609,7 +599,7 @@ class _Parser:
         token = self._token
         if token.kind == "end":
             return
-        if token.kind == "word" and (near := _nearest(token.text.lower(), ("and", "or", "in"))):
+        if token.kind == "word" and (near := nearest(token.text.lower(), ("and", "or", "in"))):
             raise self.error(f"unexpected {token.text!r}.", f"Did you mean {near!r}?")
         raise self.error(
             f"unexpected {_shortened(token.text)}.",
@@ -736,14 +726,15 @@ class _Parser:
             return right
         text = right.value.strip().lower()
         if left.name == "duration":
-            if (seconds := parse_span(text)) is None:
+            if (seconds := seconds_in(text)) is None:
                 raise self.error(
                     f"{_shortened(text)} is not a duration.",
                     "Write seconds, or a string such as '90s', '2h' or '1.5d'.",
                     right.place,
                 )
             return Seconds(seconds, right.value, right.place)
-        if text.endswith(" ago") and (seconds := parse_span(text.removesuffix(" ago"))) is not None:
+        ago = _AGO.fullmatch(text)
+        if ago and (seconds := seconds_in(ago[1])) is not None:
             return Ago(seconds, right.value, right.place)
         if (moment := parse_moment(right.value.strip())) is None:
             raise self.error(
@@ -755,7 +746,7 @@ class _Parser:
 
     def _check_state(self, literal: Literal) -> None:
         if literal.value not in list(State):
-            near = _nearest(str(literal.value).lower(), list(State))
+            near = nearest(str(literal.value).lower(), list(State))
             hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(State)}."
             raise self.error(f"{_shortened(literal.value)} is not a state.", hint, literal.place)
 
@@ -836,7 +827,7 @@ class _Parser:
         if is_value:
             hint = f"Put strings in quotes: {quoted(token.text)}."
             return self.error(f"unknown field {_shortened(token.text)}.", hint, token.place)
-        near = _nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS), cutoff=_TYPO)
+        near = nearest(token.text, (*RUN_FIELDS, *_ALIASES, *GROUPS), cutoff=_TYPO)
         hint = f"Did you mean {near!r}?"
         if not near:
             hint = f"Fields of runs: {', '.join(RUN_FIELDS)}."
@@ -904,18 +895,10 @@ def _is_statistic(name: str, near: str, metrics: Collection[str]) -> bool:
 
 def _unknown_statistic(word: str, metric: str) -> tuple[str, str]:
     """Return the message and the hint about a word after a metric."""
-    near = _nearest(word, (*STATISTICS, AT))
+    near = nearest(word, (*STATISTICS, AT))
     hint = f"Did you mean {near!r}? " * bool(near)
     message = f"unknown statistic {_shortened(word)} of the metric {_shortened(metric)}."
     return message, f"{hint}Known: {', '.join(STATISTICS)}, {AT}(STEP)."
-
-
-def parse_span(text: str) -> float | None:
-    """Return the seconds of `90s`, `2h` or `1.5 days`; None for any other text."""
-    found = _SPAN.fullmatch(text.strip())
-    if found is None or found[2] not in _UNIT_NAMES:
-        return None
-    return float(found[1]) * _UNITS[_UNIT_NAMES[found[2]]]
 
 
 def parse_moment(text: str) -> float | None:
@@ -925,16 +908,6 @@ def parse_moment(text: str) -> float | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def _nearest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the only name that begins with a text, or the most similar one; empty if none is."""
-    if len(name) > _SHOWN:
-        return ""
-    compared = list(names)[:_MOST_COMPARED]
-    longer = {one for one in compared if one.startswith(name)} if len(name) >= _PREFIX else ()
-    near = longer if len(longer) == 1 else get_close_matches(name, compared, n=1, cutoff=cutoff)
-    return next(map(str, near), "")
 
 
 def _shortened(value: object) -> str:

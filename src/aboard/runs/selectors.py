@@ -20,11 +20,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher, get_close_matches
 from fnmatch import translate
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from aboard.runs import RunsError
+from aboard.runs import RunsError, is_number, nearest
 from aboard.runs.catalog import KnownRun, run_id
 from aboard.runs.manifest import State
 
@@ -313,7 +312,7 @@ def select(
         if not len(rows):
             if is_expected(selector):
                 continue
-            raise NothingMatches(_nearest(selector, known))
+            raise NothingMatches(_why_nothing(selector, known))
         may_be_name = unambiguous and selector.is_word and len(rows) > 1
         if may_be_name and not known.shown[selector.finders[0](known)].any():
             labels = known.column("run").values(_in_order(known, [rows]))
@@ -434,8 +433,8 @@ def _name_matcher(pattern: str) -> Callable[[str], bool]:
 
 def _prefixed(word: str, prefix: str, rest: str) -> Finder:
     if prefix not in _PREFIXES:
-        near = get_close_matches(prefix, _PREFIXES, n=1)
-        guess = f"Did you mean {near[0]}:{rest}? " if near else ""
+        near = nearest(prefix, _PREFIXES)
+        guess = f"Did you mean {near}:{rest}? " if near else ""
         known = ", ".join(f"{one}:" for one in _PREFIXES)
         raise BadSelector(f"{word!r}: unknown selector {prefix!r}. {guess}Known: {known}.")
     if not rest:
@@ -494,8 +493,8 @@ def _state(word: str, rest: str) -> State:
     try:
         return State(rest.lower())
     except ValueError:
-        near = get_close_matches(rest.lower(), list(State), n=1)
-        guess = f"Did you mean state:{near[0]}? " if near else ""
+        near = nearest(rest.lower(), State)
+        guess = f"Did you mean state:{near}? " if near else ""
         known = f"{guess}Known: {', '.join(State)}"
         raise BadSelector(f"{word!r}: unknown state. {known}.") from None
 
@@ -515,7 +514,7 @@ def _by_hparam(word: str, rest: str) -> Finder:
     def find(known: Known) -> Ints:
         column = known.column(name, "hparams")
         lower = text.lower()
-        equal = column.each(lambda one: not _is_number(one) and _shown(one).lower() == lower)
+        equal = column.each(lambda one: not is_number(one) and _shown(one).lower() == lower)
         if number is not None:
             equal = equal | column.compare("==", number)
         return known.where(column.present & ~equal if sign == "!=" else equal)
@@ -541,14 +540,10 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 # Messages if nothing matches.
 
 
-def _nearest(selector: Selector, known: Known) -> str:
+def _why_nothing(selector: Selector, known: Known) -> str:
     text = selector.text
     if not len(known.rows):
         return f"{text!r} matches no run: no runs were found. Give a path, or --root."
@@ -561,7 +556,7 @@ def _nearest(selector: Selector, known: Known) -> str:
     some = known.rows[:_MOST_COMPARED]
     labels = [str(one) for one in known.column("run").values(some)]
     jobs = [f"job:{job}" for job in _jobs(known)]
-    near = _equally_near(spelled, _first([*experiments, *labels, *jobs]))
+    near = _equally_near(spelled, [*experiments, *labels, *jobs][:_MOST_COMPARED])
     if len(near) > 1:
         *others, last = map(repr, near)
         return f"{text!r} matches no run. The nearest are {', '.join(others)} and {last}."
@@ -572,6 +567,8 @@ def _nearest(selector: Selector, known: Known) -> str:
 
 def _equally_near(name: str, names: Iterable[str]) -> list[str]:
     """Return the nearest name, or up to three that are equally near, in order."""
+    from difflib import SequenceMatcher, get_close_matches
+
     distinct = list(dict.fromkeys(names))
     near = get_close_matches(name, distinct, n=len(distinct) or 1)
     ratios = {one: SequenceMatcher(None, one, name).ratio() for one in near}
@@ -607,14 +604,10 @@ def _nearest_value(prefix: str, text: str, known: Known) -> str:
 
 
 def _near(name: str, names: set[str], what: str, prefix: str) -> str:
-    near = get_close_matches(name, _first(sorted(names)), n=1)
+    near = nearest(name, sorted(names))
     if near:
-        return f"The nearest is {prefix + near[0]!r}."
+        return f"The nearest is {prefix + near!r}."
     return f"The {what} are {_some(sorted(names))}." if names else f"No run has {what}."
-
-
-def _first(names: list[str]) -> list[str]:
-    return names[:_MOST_COMPARED]
 
 
 def _some(names: Sequence[str]) -> str:

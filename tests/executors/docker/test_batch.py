@@ -182,7 +182,7 @@ def test_limits_end_a_task_with_a_reason(executor, make):
 
 def test_a_time_limit_ends_a_task(executor, make):
     handle = executor.submit(make("sleep 600", resources=Resources(time=1.0)))
-    assert ended(executor, handle)[1].reason == "it reached its time limit of 1 seconds"
+    assert ended(executor, handle)[1].reason == "it reached its time limit of 1s"
 
 
 def test_an_image_that_is_missing_is_an_error_and_nothing_is_left(executor, make, tmp_path):

@@ -41,7 +41,8 @@ from aboard.executors.docker.daemon import (
     remove,
 )
 from aboard.executors.queue import Device, Ended, Queue, QueueBatches, Runner, Unit
-from aboard.executors.start import amount, describe_exit
+from aboard.executors.start import describe_exit
+from aboard.runs.units import format_memory
 from aboard.system import cache_place
 
 _SILENT = "Docker does not answer"
@@ -279,7 +280,7 @@ class Containers(Runner):
                 log.write(before)
         code, memory = exit_code_of(state), self.resources.memory
         if state.get("OOMKilled") and memory:
-            return Ended(code, f"used more than its {amount(memory, memory)} of memory")
+            return Ended(code, f"used more than its {format_memory(memory)} of memory")
         if _NO_MODULE.search(before):
             return Ended(code, self._lacks_aboard())
         if state.get("Error"):

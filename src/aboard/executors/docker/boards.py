@@ -58,7 +58,8 @@ from aboard.executors.docker.daemon import (
     pull,
     remove,
 )
-from aboard.executors.start import Start, amount, read_json, why
+from aboard.executors.start import Start, read_json, why
+from aboard.runs.units import format_memory
 from aboard.system import write_private
 from aboard.web.tokens import TokenError
 
@@ -365,7 +366,7 @@ class DockerExecutor(Executor):
                         log.write(before)
                 code, memory = exit_code_of(state), handle["memory"]
                 if state.get("OOMKilled") and memory and start.deadline() is None:
-                    reason = f"used more than its {amount(memory, memory)} of memory"
+                    reason = f"used more than its {format_memory(memory)} of memory"
                 else:
                     reason = start.end_reason(code)
                     if state.get("Error"):
@@ -447,7 +448,7 @@ class DockerExecutor(Executor):
                 info = client.api.info()
                 resources = {
                     "cpus": str(info["NCPU"]),
-                    "memory": amount(info["MemTotal"], info["MemTotal"]),
+                    "memory": format_memory(info["MemTotal"]),
                     "containers": str(info["ContainersRunning"]),
                 }
                 version = str(info["ServerVersion"])

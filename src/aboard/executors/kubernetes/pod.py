@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 
 from aboard import __version__
 from aboard.executors.base import ADDRESS, PAYLOAD, PYTHON, Batch, EngineSettings, Handle, Spec
-from aboard.executors.start import Start, amount
+from aboard.executors.start import Start
+from aboard.runs.units import format_memory
 from aboard.system import requires
 
 with requires("pydantic"):
@@ -455,7 +456,7 @@ def engine_ending(pod: _Json, memory: int | None = None) -> tuple[int | None, st
     if status.get("reason"):  # Evicted, DeadlineExceeded, or rejected by a node
         return -signal.SIGKILL if code is None else code, message_of(status)
     if terminated.get("reason") == "OOMKilled":
-        limit = f"its limit of {amount(memory, memory)}" if memory else "the pod's limit"
+        limit = f"its limit of {format_memory(memory)}" if memory else "the pod's limit"
         return -signal.SIGKILL, f"OOMKilled: it used more memory than {limit}"
     if terminated.get("reason") in {"ContainerCannotRun", "StartError"}:
         return code, message_of(terminated)

@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 from aboard.executors.base import EngineSettings, ExecutorError
 from aboard.executors.process import inherited
-from aboard.executors.start import amount, why
+from aboard.executors.start import why
+from aboard.runs.units import format_memory
 from aboard.system import requires
 
 with requires("pydantic"):
@@ -337,10 +338,10 @@ def why_out_of_memory(state: str, output: bytes, memory: int | None) -> str:
     used = _OVER_MEMORY.search(output)
     if memory is None:
         return "it used more than Slurm's default amount of memory: request more"
-    limit = amount(memory, memory)
+    limit = format_memory(memory)
     if used is None:
         return f"it used more than {limit} of memory"
-    return f"used {amount(int(used[1]), memory)} of {limit} memory"
+    return f"used {format_memory(int(used[1]), memory)} of {limit} memory"
 
 
 @dataclass(frozen=True)

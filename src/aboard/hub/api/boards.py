@@ -24,7 +24,6 @@ from aboard.boards.model import (
     BoardState,
     Change,
     Unit,
-    parse_duration,
     to_document,
 )
 from aboard.executors.base import EngineReport
@@ -44,6 +43,7 @@ from aboard.hub.api import (
 from aboard.hub.proxy import TrialReport
 from aboard.hub.service import Hub, ProbedEngine
 from aboard.runs.manifest import format_time
+from aboard.runs.units import parse_duration
 
 router = api_router("boards")
 engines = api_router("engines")

@@ -9,7 +9,7 @@ from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from aboard.boards.accounts import LONGEST_QUERY, Role, Session, Token, User, View, no_such_view
-from aboard.boards.model import LONGEST_NAME, Visibility, is_plain, parse_duration
+from aboard.boards.model import LONGEST_NAME, Visibility, is_plain
 from aboard.hub import query
 from aboard.hub.access import end_cookie, session_cookie
 from aboard.hub.api import Duration, Name, RequestDocument, TheHub, TheUser, TheVisitor, api_router
@@ -17,6 +17,7 @@ from aboard.hub.auth import HubVisitor
 from aboard.hub.permissions import Action, require
 from aboard.hub.service import Hub
 from aboard.runs.manifest import format_time
+from aboard.runs.units import parse_duration
 
 router = api_router("users")
 views = api_router("views")

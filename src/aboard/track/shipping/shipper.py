@@ -28,6 +28,7 @@ from pathlib import Path
 import aboard
 from aboard.runs import manifest
 from aboard.runs.manifest import BadManifest, Manifest, State
+from aboard.runs.units import format_size
 from aboard.storage import StorageError, open_storage
 from aboard.storage.local import LocalStorage
 from aboard.track import environment, notify
@@ -171,7 +172,7 @@ class Shipment:
                 if elapsed > _QUIET_SECS and status.left and not announced:
                     announced = True
                     notify(
-                        f"sending the last {_size(status.left)} to {self.target};"
+                        f"sending the last {format_size(status.left)} to {self.target};"
                         " Ctrl-C continues in the background."
                     )
                 time.sleep(0.02 if elapsed < 1 else 0.1)
@@ -198,7 +199,9 @@ class Shipment:
         if status.kept and status.refused:
             rest = "All other files were sent. Then run 'aboard ship' to send this one."
             return f"{status.problem} {rest}"
-        left = f"{self.target}: after {seconds:.0f} s, {_size(status.left)} are still not sent."
+        left = (
+            f"{self.target}: after {seconds:.0f} s, {format_size(status.left)} are still not sent."
+        )
         rest = "'aboard ship' sends them" if status.kept else "sending continues in the background"
         return f"{status.problem or left} The logs are kept in {where}; {rest}."
 
@@ -252,10 +255,6 @@ def _seconds(name: str, default: float) -> float:
             return number
     notify(f"{name}={text} is not a number of seconds; using {default:g}.")
     return default
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 # The process that serves a spool.
