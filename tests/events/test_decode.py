@@ -6,17 +6,26 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from google import protobuf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from seeds import built_events
 
-from aboard.events import encode, protos
-from aboard.events.decode import DecodeError, Value, decode, migrated_metadata
-from aboard.events.messages import delimited
+from aboard.events import encode, messages
+from aboard.events.messages import (
+    DecodeError,
+    Value,
+    decode,
+    delimited,
+    load_protos,
+    migrated_metadata,
+)
 from tests import summaries
 
-tensorboard = protos.load()
+tensorboard = load_protos()
+
+from tensorboard import version  # noqa: E402
 
 TAGS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 ELEMENT_TYPES = (
@@ -266,9 +275,35 @@ def test_importing_costs_no_tensorboard_and_decoding_no_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise AssertionError('TensorFlow was imported')")
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from aboard.events import decode, encode\n"
-        "assert 'tensorboard' not in sys.modules\n"
-        "decode.decode(encode.event(1.0, 2, [encode.scalar('a', 1.0)]))\n"
+        "from aboard.events import messages\n"
+        "assert not {'tensorboard', 'numpy', 'dataclasses'} & sys.modules.keys()\n"
+        "from aboard.events import encode\n"
+        "messages.decode(encode.event(1.0, 2, [encode.scalar('a', 1.0)]))\n"
         "assert 'tensorboard' in sys.modules and 'tensorflow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script, tmp_path], check=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "numpy", "protobuf_version"),
+    [("numpy 2.0.0", "2.0.0", "4.25.9"), ("protobuf 5.26.1", "1.26.4", "5.26.1")],
+)
+def test_an_old_tensorboard_beside_newer_packages_says_what_fits(
+    monkeypatch, package, numpy, protobuf_version
+):
+    monkeypatch.setattr(version, "VERSION", "2.16.2")
+    monkeypatch.setattr("numpy.__version__", numpy)
+    monkeypatch.setattr(protobuf, "__version__", protobuf_version)
+    with pytest.raises(ImportError) as caught:
+        messages._check_versions.__wrapped__()
+    fits = "pip install 'tensorboard>=2.17', or 'numpy<2' 'protobuf<5'"
+    assert str(caught.value) == f"TensorBoard 2.16.2 does not work with {package}: {fits}"
+
+
+@pytest.mark.parametrize("tensorboard", ["2.16.2", "2.17.0", "2.21.0", "3.0"])
+def test_other_pairs_are_fine(monkeypatch, tensorboard):
+    monkeypatch.setattr(version, "VERSION", tensorboard)
+    if tensorboard == "2.16.2":
+        monkeypatch.setattr("numpy.__version__", "1.26.4")
+        monkeypatch.setattr(protobuf, "__version__", "4.25.9")
+    messages._check_versions.__wrapped__()

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from aboard.events import encode, protos
-from aboard.events.messages import parse_hparams
+from aboard.events import encode
+from aboard.events.messages import load_protos, parse_hparams
 from tests import summaries
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.compat.proto import event_pb2, tensor_pb2  # noqa: E402
 from tensorboard.plugins.audio import metadata as audio_metadata  # noqa: E402

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import load_protos
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriteError, EventWriter
 from tests.waiting import until
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 
 def files(directory):

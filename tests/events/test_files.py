@@ -4,13 +4,14 @@ import errno
 
 import pytest
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import load_protos
 from aboard.events.records import read_records
 from aboard.events.writer import EventWriter
 from tests.engines.bucket_mount import FULL, MountError, mounted
 from tests.waiting import until
 
-event_pb2 = protos.load().event_pb2
+event_pb2 = load_protos().event_pb2
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aboard.events import protos
-from aboard.events.decode import DATA_CLASSES, Value, decode
+from aboard.events.messages import DATA_CLASSES, Value, decode, load_protos
 from aboard.events.records import read_records
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.backend.event_processing import plugin_event_accumulator  # noqa: E402
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import load_protos
 from aboard.events.records import HEADER, OVERHEAD, read_records, unframe
 from aboard.events.writer import EventWriter
 from aboard.index.logs import Logs
 from tests.waiting import until
 
-event_pb2 = protos.load().event_pb2
+event_pb2 = load_protos().event_pb2
 
 CHILD = """
 import json, multiprocessing, os, random, signal, sys, threading, time

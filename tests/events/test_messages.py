@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.events import encode, protos
-from aboard.events.messages import delimited, varint
+from aboard.events import encode
+from aboard.events.messages import delimited, load_protos, varint
 from aboard.events.records import frame
 from tests.events.cores import CORES, same_numbers, scan
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 pytestmark = pytest.mark.parametrize("core", list(CORES))
 
 WALL = b"\x09" + struct.pack("<d", 2.5)

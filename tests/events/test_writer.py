@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aboard.events import encode, protos
-from aboard.events.decode import decode
+from aboard.events import encode
+from aboard.events.messages import decode, load_protos
 from aboard.events.records import ends, read_records
 from aboard.events.writer import (
     EventWriteError,
@@ -29,7 +29,7 @@ from aboard.events.writer import (
 )
 from tests import summaries
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.backend.event_processing import (  # noqa: E402
     event_accumulator,
@@ -581,7 +581,7 @@ def test_a_file_from_the_future_is_not_followed(tmp_path):
 # The two encoders of queued scalars.
 
 
-event_pb2 = protos.load().event_pb2
+event_pb2 = load_protos().event_pb2
 
 TAG = st.text(st.characters(exclude_categories=["Cs"]))
 STEP = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)

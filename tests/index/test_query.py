@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aboard.events import encode
-from aboard.events.decode import decode
+from aboard.events.messages import decode
 from aboard.events.records import frame
 from aboard.events.scanner import Scanner
 from aboard.index import Source

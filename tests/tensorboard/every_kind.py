@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import keep_tensorflow_out
 from aboard.events.writer import EventWriter
 from tests import summaries
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard.compat.proto import config_pb2, graph_pb2  # noqa: E402
 from tensorboard.plugins.custom_scalar import layout_pb2  # noqa: E402

@@ -20,7 +20,7 @@ from aboard.index.tags import Tag
 if TYPE_CHECKING:
     import pandas as pd
 
-    from aboard.events.decode import Value
+    from aboard.events.messages import Value
     from aboard.index.series import Series, Summary
 
 

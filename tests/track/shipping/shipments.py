@@ -139,9 +139,9 @@ def joined(directory: Path, name: str) -> bytes:
 
 def steps_in(content: bytes) -> list[int]:
     """Return the steps of a whole event file, in the order in which they were written."""
-    from aboard.events import protos
+    from aboard.events.messages import load_protos
 
-    events = [protos.load().event_pb2.Event.FromString(data) for _, data in read_records(content)]
+    events = [load_protos().event_pb2.Event.FromString(data) for _, data in read_records(content)]
     return [event.step for event in events if event.HasField("summary")]
 
 
@@ -149,7 +149,7 @@ class StockReader:
     """TensorBoard's own loader, which stays open and looks again, as a board does."""
 
     def __init__(self, directory: Path) -> None:
-        from aboard.events.protos import keep_tensorflow_out
+        from aboard.events.messages import keep_tensorflow_out
 
         keep_tensorflow_out()
         from tensorboard.backend.event_processing import plugin_event_accumulator
