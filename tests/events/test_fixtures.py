@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aboard.events.messages import DATA_CLASSES, Value, decode, load_protos
-from aboard.events.records import read_records
+from tests.framing import unframed
 
 tensorboard = load_protos()
 
@@ -23,7 +23,7 @@ def decode_run(directory: Path, *, remember: str) -> dict[str, list[Value]]:
     values = defaultdict(list)
     metadata: dict[str, bytes] = {}
     for path in sorted(directory.glob("*tfevents*")):
-        for _, data in read_records(path.read_bytes()):
+        for _, data in unframed(path.read_bytes()):
             for value in decode(data, metadata):
                 values[value.tag].append(value)
                 if remember == "migrated":

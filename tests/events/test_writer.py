@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from aboard.events import encode
 from aboard.events.messages import decode, load_protos
-from aboard.events.records import ends, read_records
+from aboard.events.records import ends
 from aboard.events.writer import (
     EventWriteError,
     EventWriter,
@@ -28,6 +28,7 @@ from aboard.events.writer import (
     scalar_records,
 )
 from tests import summaries
+from tests.framing import unframed
 
 tensorboard = load_protos()
 
@@ -45,7 +46,7 @@ def files(directory):
 
 def events(path):
     parse = tensorboard.event_pb2.Event.FromString
-    return [parse(data) for _, data in read_records(path.read_bytes())]
+    return [parse(data) for _, data in unframed(path.read_bytes())]
 
 
 def stock(directory):
@@ -606,7 +607,7 @@ def test_both_encoders_give_the_same_bytes_and_stop_at_the_same_entry(entries, s
 def test_protobuf_reads_what_was_queued(entries):
     records, stop = scalar_records(entries, 0)
     assert stop == len(entries)
-    read = [event_pb2.Event.FromString(data) for _, data in read_records(records)]
+    read = [event_pb2.Event.FromString(data) for _, data in unframed(records)]
     assert len(read) == len(entries)
     for event, (tags, _, step, _) in zip(read, entries, strict=True):
         assert event.step == step
@@ -624,7 +625,7 @@ def test_a_tag_of_any_length_has_room():
 @given(st.lists(ONE, max_size=5))
 def test_the_ends_are_those_of_the_records(entries):
     records, _ = python_records(entries, 0)
-    starts = [offset for offset, _ in read_records(records)]
+    starts = [offset for offset, _ in unframed(records)]
     assert [0, *ends(records)] == [*starts, len(records)]
 
 
