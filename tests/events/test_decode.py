@@ -126,7 +126,7 @@ def test_every_kind_has_its_plugin_and_class_also_after_the_first_value(
 
 
 def test_the_first_metadata_of_a_tag_counts():
-    described = {"t": encode.metadata("images", display_name="first")}
+    described = {"t": summaries.metadata("images", display_name="first")}
     value = decode_one(encode.text("t", "x"), described)
     assert (value.plugin, value.data_class) == ("images", "blob_sequence")
     parsed = tensorboard.summary_pb2.SummaryMetadata.FromString(value.metadata)
@@ -135,7 +135,7 @@ def test_the_first_metadata_of_a_tag_counts():
 
 def test_a_class_of_data_that_was_written_is_kept():
     described = encode.metadata("scalars", data_class="tensor")
-    value = encode.scalar_tensor("t", 1.0, metadata=described)
+    value = encode.scalar_tensor("t", 1.0)._replace(metadata=described)
     for known in ({}, {"t": described}):
         assert decode_one(value, known).data_class == "tensor"
 
@@ -214,7 +214,7 @@ def test_a_tensor_that_is_not_what_it_says_is_an_error(proto, reason):
 
 
 def test_blobs_are_of_text_and_nothing_else():
-    number = encode.tensor("i", 1 << 30, "int64", plugin="images", data_class="blob_sequence")
+    number = encode.tensor("i", np.int64(1), plugin="images", data_class="blob_sequence")
     with pytest.raises(DecodeError, match="cannot read the blobs of 'i' at step 3: its type 9 is"):
         _ = decode_one(number).blobs
     assert decode_one(encode.images("i", [b"a\0", b""], 1, 2)).blobs == [b"1", b"2", b"a\0", b""]
@@ -260,7 +260,7 @@ def test_no_damage_raises_anything_else(data):
         encode.images("i", [b"x"], 1, 1),
         encode.legacy_histogram("h", (1, 1, 1, 1, 1), [2], [1]),
     ]
-    values += [encode.tensor("s", [1, 2], "float64"), encode.audio("a", [b"x", b"y"])]
+    values += [encode.tensor("s", [1.0, 2.0]), encode.audio("a", [b"x", b"y"])]
     record = bytearray(encode.event(1.0, 2, values))
     for position in data.draw(st.lists(st.integers(0, len(record) - 1), min_size=1, max_size=3)):
         record[position] = data.draw(st.integers(0, 255))

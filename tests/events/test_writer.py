@@ -103,7 +103,7 @@ def test_stock_tensorboard_reads_every_kind(tmp_path):
             writer.add(
                 encode.mesh("mesh", vertices, faces=[[[0, 1, 2]]], colors=vertices * 9), step
             )
-        writer.add([encode.hparams_start({"lr": 0.1}, group="g")], 0)
+        writer.add([encode.hparams_start({"lr": 0.1})], 0)
         writer.write(encode.graph(time.time(), b"\n\x05\n\x03one"))
         writer.add([encode.hparams_end()], 0)
         writer.add([encode.keras_graph("{}"), encode.custom_scalars(b"layout")], 0)
@@ -153,7 +153,7 @@ def dashboards(tmp_path):
         writer.add([summaries.audio("audio", [np.zeros(10)], rate=8000)], 1)
         writer.add([encode.pr_curve("pr", np.full((6, 2), 3))], 1)
         writer.add(encode.mesh("mesh", np.ones((1, 3, 3)), faces=[[[0, 1, 2]]]), 1)
-        info = [encode.hparam_info("lr", interval=(0, 1))]
+        info = [encode.hparam_info("lr", kind=float)]
         writer.add([encode.hparams_experiment(info, [encode.metric_info("loss")])], 0)
         writer.add([encode.hparams_start({"lr": 0.1})], 0)
         writer.add([encode.hparams_end()], 0)

@@ -112,22 +112,11 @@ def _event(wall_time: float, step: int, field: int, payload: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def metadata(
-    plugin: str,
-    content: bytes = b"",
-    *,
-    data_class: str = "",
-    display_name: str = "",
-    description: str = "",
-) -> bytes:
+def metadata(plugin: str, content: bytes = b"", *, data_class: str = "") -> bytes:
     """Encode a `SummaryMetadata`; readers know the data class of standard plugins."""
     plugin_data = text_field(1, plugin) + (delimited(2, content) if content else b"")
-    return (
-        (delimited(1, plugin_data) if plugin_data else b"")
-        + text_field(2, display_name)
-        + text_field(3, description)
-        + integer_field(4, DATA_CLASSES[data_class])
-    )
+    described = delimited(1, plugin_data) if plugin_data else b""
+    return described + integer_field(4, DATA_CLASSES[data_class])
 
 
 # One builder for each kind of summary.
@@ -147,27 +136,21 @@ def scalar_tensor(
     dtype: str | None = None,
     *,
     content: bool | None = None,
-    metadata: bytes = metadata("scalars"),
 ) -> EncodedValue:
     proto = tensor_proto(_single(tag, number, dtype), dtype, content=content)
-    return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata)
+    return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata("scalars"))
 
 
 def tensor(
     tag: str,
     array: npt.ArrayLike,
-    dtype: str | None = None,
     *,
     plugin: str = "",
     plugin_content: bytes = b"",
     data_class: str = "tensor",
-    description: str = "",
 ) -> EncodedValue:
-    return EncodedValue(
-        tag,
-        _tag(tag) + delimited(8, tensor_proto(array, dtype)),
-        metadata(plugin, plugin_content, data_class=data_class, description=description),
-    )
+    fields = _tag(tag) + delimited(8, tensor_proto(array))
+    return EncodedValue(tag, fields, metadata(plugin, plugin_content, data_class=data_class))
 
 
 def _known(tag: str, plugin: str, array: npt.ArrayLike, content: bytes = b"") -> EncodedValue:
@@ -270,11 +253,9 @@ def images(tag: str, encoded: Sequence[bytes], width: int, height: int) -> Encod
     return _known(tag, "images", [str(width).encode(), str(height).encode(), *encoded])
 
 
-def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) -> EncodedValue:
-    names = labels or [""] * len(wavs)
+def audio(tag: str, wavs: Sequence[bytes]) -> EncodedValue:
     clips = np.empty((len(wavs), 2), dtype=object)
-    for row, (wav, label) in enumerate(zip(wavs, names, strict=True)):
-        clips[row] = wav, label
+    clips[:, 0], clips[:, 1] = wavs, b""  # each with a label
     return _known(tag, "audio", clips, integer_field(2, 11))
 
 
@@ -332,64 +313,38 @@ def hparam_info(
     name: str,
     *,
     domain: Sequence[HParam] = (),
-    interval: tuple[float, float] | None = None,
     kind: type | None = None,  # str, bool or float
-    display_name: str = "",
-    description: str = "",
 ) -> bytes:
-    info = text_field(1, name) + text_field(2, display_name) + text_field(3, description)
-    if interval:
-        bounds = float64_field(1, interval[0]) + float64_field(2, interval[1])
-        return info + integer_field(4, 3) + delimited(6, bounds)
+    info = text_field(1, name)
     if domain:
         listed = b"".join([delimited(1, _hparam(choice, name)) for choice in domain])
         return info + integer_field(4, _hparam_type(type(domain[0]))) + delimited(5, listed)
     return info + integer_field(4, _hparam_type(kind)) if kind else info
 
 
-def metric_info(
-    tag: str, *, group: str = "", display_name: str = "", description: str = ""
-) -> bytes:
-    """Describe a metric to show with hyperparameters: a scalar tag, in a subdirectory `group`."""
-    name = text_field(1, group) + text_field(2, tag)
-    return delimited(1, name) + text_field(3, display_name) + text_field(4, description)
+def metric_info(tag: str) -> bytes:
+    """Describe a metric to show with hyperparameters: a scalar tag."""
+    return delimited(1, text_field(2, tag))
 
 
-def hparams_experiment(
-    hparams: Iterable[bytes],
-    metrics: Iterable[bytes],
-    *,
-    name: str = "",
-    description: str = "",
-    user: str = "",
-    time_created: float = 0.0,
-) -> EncodedValue:
-    experiment = (
-        text_field(1, description)
-        + text_field(2, user)
-        + float64_field(3, time_created)
-        + b"".join([delimited(4, info) for info in hparams])
-        + b"".join([delimited(5, info) for info in metrics])
-        + text_field(6, name)
-    )
-    return _hparams("_hparams_/experiment", delimited(2, experiment))
+def hparams_experiment(hparams: Iterable[bytes], metrics: Iterable[bytes]) -> EncodedValue:
+    infos = [delimited(4, info) for info in hparams] + [delimited(5, info) for info in metrics]
+    return _hparams("_hparams_/experiment", delimited(2, b"".join(infos)))
 
 
-def hparams_start(
-    hparams: Mapping[str, HParam], *, group: str = "", start_time: float = 0.0
-) -> EncodedValue:
+def hparams_start(hparams: Mapping[str, HParam], *, start_time: float = 0.0) -> EncodedValue:
     session = b""
     for name, value in hparams.items():
         session += delimited(1, text_field(1, name) + delimited(2, _hparam(value, name)))
-    session += text_field(4, group) + float64_field(5, start_time)
+    session += float64_field(5, start_time)
     return _hparams(SESSION_START, delimited(3, session))
 
 
 _STATUSES = {"unknown": 0, "success": 1, "failure": 2, "running": 3}
 
 
-def hparams_end(status: str = "success", *, end_time: float = 0.0) -> EncodedValue:
-    session = integer_field(1, _STATUSES[status]) + float64_field(2, end_time)
+def hparams_end(status: str = "success") -> EncodedValue:
+    session = integer_field(1, _STATUSES[status])
     return _hparams("_hparams_/session_end_info", delimited(4, session))
 
 

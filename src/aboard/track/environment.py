@@ -534,10 +534,10 @@ def host_name() -> str:
     return os.uname().nodename  # as `socket.gethostname` returns it; the import of `socket` is slow
 
 
-def git_commit(directory: Path | None = None) -> str:
-    """Return the commit checked out around a directory, or "", without running git."""
+def git_commit() -> str:
+    """Return the commit checked out around the current directory, or "", without running git."""
     try:
-        start = (directory or Path.cwd()).resolve()
+        start = Path.cwd()
         for parent in (start, *start.parents):
             if (parent / ".git").exists():
                 return _commit_of(parent / ".git")
