@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events import encode
-from aboard.events.encode import EncodedValue, HParam
-from aboard.events.messages import keep_tensorflow_out, text_field
+from aboard.events.encode import EncodedValue
+from aboard.events.messages import HParam, keep_tensorflow_out, text_field
 
 
 def images(tag: str, pictures: Sequence[npt.ArrayLike]) -> EncodedValue:

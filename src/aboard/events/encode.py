@@ -23,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events.messages import (
+    DATA_CLASSES,
     DT_STRING,
     ELEMENT_TYPES,
     SESSION_START,
     VARINT,
     ElementType,
+    HParam,
     delimited,
     float64_field,
     integer_field,
@@ -38,12 +40,8 @@ from aboard.events.messages import (
 FILE_VERSION = "brain.Event:2"
 WRITER = "aboard.events.writer"
 
-DATA_CLASSES = {"": 0, "scalar": 1, "tensor": 2, "blob_sequence": 3}
-
 _wall_time = struct.Struct("<Bd").pack
 _simple_value = struct.Struct("<Bf").pack
-
-HParam = bool | int | float | str
 
 
 class EncodedValue(NamedTuple):
@@ -116,7 +114,7 @@ def metadata(plugin: str, content: bytes = b"", *, data_class: str = "") -> byte
     """Encode a `SummaryMetadata`; readers know the data class of standard plugins."""
     plugin_data = text_field(1, plugin) + (delimited(2, content) if content else b"")
     described = delimited(1, plugin_data) if plugin_data else b""
-    return described + integer_field(4, DATA_CLASSES[data_class])
+    return described + integer_field(4, DATA_CLASSES.index(data_class))
 
 
 # One builder for each kind of summary.

@@ -27,6 +27,7 @@ ORIGIN_NONE = 0
 ORIGIN_SIMPLE, ORIGIN_IMAGE, ORIGIN_HISTOGRAM, ORIGIN_AUDIO, ORIGIN_TENSOR = 2, 4, 5, 6, 8
 ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108  # kinds of event that become a separate tag
 
+DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")  # by their numbers in SummaryMetadata
 CLASS_UNKNOWN, CLASS_SCALAR, CLASS_OTHER = 0, 1, 2  # by a tag's metadata; as in scan.h
 
 VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = 0, 1, 2, 3, 4, 5
@@ -470,8 +471,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 # Decoding. In whatever form a value was written, it is returned as a tensor with a plugin and a
 # data class.
-
-DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")
 
 _NOT_WHAT_IT_SAYS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """The errors that TensorBoard's conversions raise for an invalid message."""
