@@ -520,7 +520,7 @@ FAILURE, USAGE, INTERRUPTED = 1, 2, 130
 _USAGE_CODES = {"invalid", "exists", "bad_value", "bad_selector", "bad_template", "bad_question"}
 
 
-class Failure(Exception):  # noqa: N818 - for the user, not an error of the program
+class Failure(Exception):
     """A command failed; the text says what, where, and what to do."""
 
     exit_code = FAILURE

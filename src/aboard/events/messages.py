@@ -79,7 +79,7 @@ def float64_field(field: int, number: float) -> bytes:
 SESSION_START = "_hparams_/session_start_info"
 
 
-class Malformed(ValueError):  # noqa: N818 - named by what is wrong
+class Malformed(ValueError):
     """The bytes are not a protobuf message."""
 
 

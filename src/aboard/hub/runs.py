@@ -114,7 +114,7 @@ class Logged(NamedTuple):
         )
 
 
-class _Overdue(Exception):  # noqa: N818 - named by what it is
+class _Overdue(Exception):
     pass
 
 

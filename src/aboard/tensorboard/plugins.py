@@ -186,7 +186,7 @@ Config = Any
 Stamp = tuple[int, int, int]
 
 
-class BadConfig(ValueError):  # noqa: N818 - named by what is wrong
+class BadConfig(ValueError):
     """An invalid configuration."""
 
 

@@ -61,7 +61,7 @@ class BlobKey(NamedTuple):
     place: int
 
 
-class BadKey(ValueError):  # noqa: N818 - named by what is wrong
+class BadKey(ValueError):
     """A key that this process did not sign."""
 
 

@@ -122,7 +122,7 @@ _POINTS_AT_ONCE = 16_384
 _POINTS_READ_AT_ONCE = 1_000_000
 
 
-class BadRequest(ValueError):  # noqa: N818 - named by what is wrong
+class BadRequest(ValueError):
     """An invalid request."""
 
     status = HTTPStatus.BAD_REQUEST

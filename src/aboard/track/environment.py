@@ -439,7 +439,7 @@ _HEAD_START_ON_A_HOST_SECS = 5.0
 _imported = time.time()
 
 
-class NoLaunch(ValueError):  # noqa: N818 - named after the problem
+class NoLaunch(ValueError):
     """The launch, or the rank of a process in it, cannot be identified."""
 
 
