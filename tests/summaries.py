@@ -1,6 +1,6 @@
 """Values for `EventWriter.add` from plain arrays, and with what only other writers describe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from aboard.events import encode
 from aboard.events.encode import EncodedValue
-from aboard.events.messages import HParam, keep_tensorflow_out, text_field
+from aboard.events.messages import keep_tensorflow_out, text_field
 
 
 def images(tag: str, pictures: Sequence[npt.ArrayLike]) -> EncodedValue:
@@ -21,12 +21,7 @@ def audio(
     tag: str, clips: Sequence[npt.ArrayLike], rate: int, labels: Sequence[str] | None = None
 ) -> EncodedValue:
     """Build clips, each `[frames]` or `[frames, channels]`."""
-    wavs = [encode.wav(clip, rate) for clip in clips]
-    if not labels:
-        return encode.audio(tag, wavs)
-    rows = np.array([*zip(wavs, labels, strict=True)], dtype=object)
-    content = b"\x10\x0b"  # the encoding: WAV
-    return encode.tensor(tag, rows, plugin="audio", plugin_content=content, data_class="")
+    return encode.audio(tag, [encode.wav(clip, rate) for clip in clips], labels)
 
 
 def histogram(tag: str, numbers: npt.ArrayLike, buckets: int = 30) -> EncodedValue:
@@ -49,8 +44,8 @@ def metadata(
     description: str = "",
 ) -> bytes:
     """Encode a `SummaryMetadata` with texts for its reader."""
-    described = encode.metadata(plugin, content, data_class=data_class)
-    return described + text_field(2, display_name) + text_field(3, description)
+    described = encode.metadata(plugin, content, data_class=data_class, description=description)
+    return described + text_field(2, display_name)
 
 
 def hparams(**content: Any) -> EncodedValue:
@@ -65,20 +60,6 @@ def hparams(**content: Any) -> EncodedValue:
         plugin_content=HParamsPluginData(**content).SerializeToString(),
         data_class="",
     )
-
-
-def hparams_start(
-    values: Mapping[str, HParam], *, group: str, start_time: float = 0.0
-) -> EncodedValue:
-    """Build the start of a session in a group."""
-    keep_tensorflow_out()
-    from tensorboard.plugins.hparams.plugin_data_pb2 import SessionStartInfo
-
-    info = SessionStartInfo(group_name=group, start_time_secs=start_time)
-    for name, value in values.items():
-        kind = {bool: "bool_value", str: "string_value"}.get(type(value), "number_value")
-        setattr(info.hparams[name], kind, value)
-    return hparams(session_start_info=info)
 
 
 def hparams_end(status: int, end_time: float) -> EncodedValue:

@@ -161,11 +161,12 @@ def test_a_scalar_tensor_has_the_type_asked_for(dtype, content):
 
 
 def test_metadata_is_optional():
-    described = encode.metadata("mine", b"content", data_class="scalar")
+    described = encode.metadata("mine", b"content", data_class="scalar", description="of *train*")
     value = encode.scalar_tensor("loss", 1.0)._replace(metadata=described)
     found = parse(value).metadata
     assert found.plugin_data.plugin_name == "mine"
     assert found.plugin_data.content == b"content"
+    assert found.summary_description == "of *train*"
     assert found.data_class == 1
     assert not parse(value.bare()).HasField("metadata")
 
@@ -216,9 +217,14 @@ def test_images_come_with_their_size_first():
     assert tensor_util.make_ndarray(value.tensor).tolist() == [b"4", b"3", b"one", b"two"]
 
 
-def test_audio_clips_come_with_empty_labels():
-    value = parse(encode.audio("speech", [b"one", b"two"]))
-    assert tensor_util.make_ndarray(value.tensor).tolist() == [[b"one", b""], [b"two", b""]]
+def test_audio_clips_come_with_labels():
+    value = parse(encode.audio("speech", [b"one", b"two"], ["first", "second"]))
+    assert tensor_util.make_ndarray(value.tensor).tolist() == [
+        [b"one", b"first"],
+        [b"two", b"second"],
+    ]
+    value = parse(encode.audio("speech", [b"one"]))
+    assert tensor_util.make_ndarray(value.tensor).tolist() == [[b"one", b""]]
     content = audio_metadata.parse_plugin_metadata(value.metadata.plugin_data.content)
     assert content.encoding == audio_metadata.Encoding.Value("WAV")
     assert tensor_util.make_ndarray(parse(encode.audio("none", [])).tensor).shape == (0, 2)
@@ -263,7 +269,7 @@ def test_hparams_that_protobuf_cannot_hold_become_texts(value, text):
 
 def test_hparams_of_a_session_keep_their_types():
     hparams = {"lr": 0.1, "layers": 0, "name": "", "bias": False}
-    value = parse(encode.hparams_start(hparams, start_time=5.0))
+    value = parse(encode.hparams_start(hparams, group="g", start_time=5.0))
     assert value.tag == hparams_metadata.SESSION_START_INFO_TAG
     info = hparams_metadata.parse_session_start_info_plugin_data(value.metadata.plugin_data.content)
     kinds = {name: each.WhichOneof("kind") for name, each in info.hparams.items()}
@@ -276,7 +282,7 @@ def test_hparams_of_a_session_keep_their_types():
     assert info.hparams["lr"].number_value == 0.1
     read = parse_hparams(value.metadata.plugin_data.content)
     assert read == hparams
-    assert info.start_time_secs == 5.0
+    assert (info.group_name, info.start_time_secs) == ("g", 5.0)
     assert value.tensor == hparams_metadata.NULL_TENSOR
 
 

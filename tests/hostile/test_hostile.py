@@ -50,7 +50,7 @@ def log_hostile(root):
         for name, text in texts.items():
             writer.add([encode.text(f"text/{name}", text)], 0)
         writer.scalar(VICTIM, 1.0, 0)
-        start = summaries.hparams_start({"name": VICTIM, VICTIM: 1.0}, group=VICTIM, start_time=1.0)
+        start = encode.hparams_start({"name": VICTIM, VICTIM: 1.0}, group=VICTIM, start_time=1.0)
         writer.add([start, summaries.hparams_end(1, 2.0)], 0)
     described = summaries.metadata("scalars", description=texts["bracket"])
     with EventWriter(root / "described") as writer:

@@ -25,7 +25,7 @@ GROUPS = "data/plugin/hparams/session_groups"
 
 def log(root):
     with EventWriter(root / "sick" / "run1") as writer:
-        start = summaries.hparams_start({"name": VICTIM}, group="g", start_time=1.0)
+        start = encode.hparams_start({"name": VICTIM}, group="g", start_time=1.0)
         writer.add([start, summaries.hparams_end(1, 2.0)], 0)
     with EventWriter(root / "well" / "run1") as writer:
         writer.scalar("loss", 1.0, 0)

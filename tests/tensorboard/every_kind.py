@@ -177,6 +177,6 @@ def _experiment() -> encode.EncodedValue:
 
 def _session(writer: EventWriter, began: float, place: int) -> None:
     hparams = {"lr": 0.1 / place, "optimizer": ["adam", "sgd"][place % 2], "bias": place > 2}
-    start = summaries.hparams_start(hparams, group=f"group {place % 2}", start_time=began)
+    start = encode.hparams_start(hparams, group=f"group {place % 2}", start_time=began)
     end = summaries.hparams_end(1 if place > 2 else 2, began + 50)
     writer.add([start, end], 0, wall_time=began)

@@ -110,11 +110,13 @@ def _event(wall_time: float, step: int, field: int, payload: bytes) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def metadata(plugin: str, content: bytes = b"", *, data_class: str = "") -> bytes:
+def metadata(
+    plugin: str, content: bytes = b"", *, data_class: str = "", description: str = ""
+) -> bytes:
     """Encode a `SummaryMetadata`; readers know the data class of standard plugins."""
     plugin_data = text_field(1, plugin) + (delimited(2, content) if content else b"")
-    described = delimited(1, plugin_data) if plugin_data else b""
-    return described + integer_field(4, DATA_CLASSES.index(data_class))
+    fields = (delimited(1, plugin_data) if plugin_data else b"") + text_field(3, description)
+    return fields + integer_field(4, DATA_CLASSES.index(data_class))
 
 
 # One builder for each kind of summary.
@@ -142,13 +144,18 @@ def scalar_tensor(
 def tensor(
     tag: str,
     array: npt.ArrayLike,
+    dtype: str | None = None,
     *,
     plugin: str = "",
     plugin_content: bytes = b"",
     data_class: str = "tensor",
+    description: str = "",
 ) -> EncodedValue:
-    fields = _tag(tag) + delimited(8, tensor_proto(array))
-    return EncodedValue(tag, fields, metadata(plugin, plugin_content, data_class=data_class))
+    return EncodedValue(
+        tag,
+        _tag(tag) + delimited(8, tensor_proto(array, dtype)),
+        metadata(plugin, plugin_content, data_class=data_class, description=description),
+    )
 
 
 def _known(tag: str, plugin: str, array: npt.ArrayLike, content: bytes = b"") -> EncodedValue:
@@ -251,9 +258,10 @@ def images(tag: str, encoded: Sequence[bytes], width: int, height: int) -> Encod
     return _known(tag, "images", [str(width).encode(), str(height).encode(), *encoded])
 
 
-def audio(tag: str, wavs: Sequence[bytes]) -> EncodedValue:
+def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) -> EncodedValue:
     clips = np.empty((len(wavs), 2), dtype=object)
-    clips[:, 0], clips[:, 1] = wavs, b""  # each with a label
+    for row, clip in enumerate(zip(wavs, labels or [""] * len(wavs), strict=True)):
+        clips[row] = clip
     return _known(tag, "audio", clips, integer_field(2, 11))
 
 
@@ -330,11 +338,13 @@ def hparams_experiment(hparams: Iterable[bytes], metrics: Iterable[bytes]) -> En
     return _hparams("_hparams_/experiment", delimited(2, b"".join(infos)))
 
 
-def hparams_start(hparams: Mapping[str, HParam], *, start_time: float = 0.0) -> EncodedValue:
+def hparams_start(
+    hparams: Mapping[str, HParam], *, group: str = "", start_time: float = 0.0
+) -> EncodedValue:
     session = b""
     for name, value in hparams.items():
         session += delimited(1, text_field(1, name) + delimited(2, _hparam(value, name)))
-    session += float64_field(5, start_time)
+    session += text_field(4, group) + float64_field(5, start_time)
     return _hparams(SESSION_START, delimited(3, session))
 
 
