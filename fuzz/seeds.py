@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from aboard.events import encode
-from aboard.events.records import frame, read_records
+from aboard.events.records import ends, frame, unframe
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures"
 LARGEST = 2048
@@ -78,7 +79,11 @@ def seeds() -> Iterator[bytes]:
     """Yield every input of the corpus."""
     events = [
         *built_events(),
-        *{data for content in fixture_files() for _, data in read_records(content)},
+        *{
+            unframe(content[start:end])
+            for content in fixture_files()
+            for start, end in pairwise([0, *ends(content)])
+        },
     ]
     events = sorted((one for one in events if len(one) < LARGEST // 2), key=len)
     for event in events:

@@ -485,7 +485,7 @@ def is_network(kind: str) -> bool:
     return kind in _NETWORK_FILE_SYSTEMS.split()
 
 
-class NotPrivate(PermissionError):  # noqa: N818 - named after the problem
+class NotPrivate(PermissionError):
     """Other users can write to a directory; `remedy` is empty if only another one helps."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:

@@ -8,8 +8,7 @@ from aboard.hub.config import JobSettings
 from tests.browser.accessibility import serious_problems
 from tests.browser.console_visits import panel
 from tests.browser.page import eventually, words
-from tests.hub.hubs import log_run, served
-from tests.hub.test_jobs import add_job
+from tests.hub.hubs import add_job, log_run, served
 
 pytestmark = pytest.mark.engine("chromium")
 

@@ -410,7 +410,7 @@ def test_order_does_not_jump_under_the_pointer(opened, root, hub):
     held["hparams"]["lr"] = 0.75
     record.write_text(json.dumps(held))
     eventually(page, lambda: column(page, "lr")[0] == "0.75")
-    # Nobody looks at a row: the new run is there at once.
+    # The pointer is on no row: the new run is shown at once.
     page.mouse.move(5, 5)
     log_run(root, "live/last", [1.0], hparams={"lr": 0.1}, created=1.95e9)
     shows(page, "live/last", f"live/run{number}", *shown)

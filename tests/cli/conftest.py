@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 from aboard import EventWriter
 from aboard.events import encode
 from tests import summaries
-from tests.engines.command import Result, forked_hubs, run_command
+from tests.engines.command import Result, fork_command, forked_hubs, run_command
 from tests.engines.real_hub import log_run, own_hub
 
 _SERVERS = {"view", "demo", "serve"}
@@ -47,6 +47,29 @@ def aboard(variables: dict[str, str], tmp_path: Path) -> Callable[..., Result]:
         return run_command(arguments, env=variables | env, cwd=cwd, **options)
 
     return run
+
+
+@pytest.fixture
+def viewing(variables, tmp_path):
+    """Run a command that serves; give its process, its first line and a client that may enter."""
+
+    @contextmanager
+    def viewing(*arguments, **changed):
+        errors = tmp_path / "errors"
+        words = list(map(str, arguments))
+        process = fork_command(words, env=variables | changed, cwd=tmp_path, stderr=str(errors))
+        try:
+            line = process.stdout.readline()
+            assert line, errors.read_text()
+            yield process, line
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=180)
+            finally:
+                process.end()
+
+    return viewing
 
 
 @pytest.fixture

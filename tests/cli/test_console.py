@@ -4,10 +4,24 @@ import io
 from contextlib import redirect_stderr
 
 import pytest
+import typer
+from typer.main import get_command
 
 from aboard.cli import console
-from aboard.cli.console import ReadingBar, age, fitted, shortened, table
+from aboard.cli.app import app
+from aboard.cli.console import CommandError, ReadingBar, age, fitted, shortened, table
 from aboard.index import Report
+
+
+def test_all_errors_of_typer_have_one_class():
+    """`CommandError` is found by its place, since it has no public name before typer 0.28."""
+    assert CommandError.__name__ == "ClickException"
+    assert issubclass(typer.BadParameter, CommandError)
+    for arguments in (["--no-such-option"], ["no-such-command"], ["runs", "--limit", "x"]):
+        with pytest.raises(CommandError) as caught:
+            get_command(app)(arguments, standalone_mode=False)
+        assert caught.value.exit_code == 2
+        assert caught.value.format_message()
 
 
 def test_a_list_fits_the_terminal():

@@ -99,14 +99,6 @@ def test_wrong_usage(aboard, arguments, line):
     assert aboard(*arguments) == (2, "", f"aboard: {line}\n")
 
 
-def test_one_bad_source_does_not_spoil_the_others(aboard, tree):
-    result = aboard("ls", "missing", tree, "s4://x", "--json")
-    assert result.code == 1
-    assert [one["source"] for one in result.json["sources"]] == [str(tree)]
-    assert [one["source"] for one in result.json["errors"]] == ["s4://x", "missing"]
-    assert result.err.count("\n") == 2
-
-
 def test_json_is_printed_also_when_nothing_could_be_read(aboard):
     result = aboard("index", "missing", "--json")
     assert result.code == 1

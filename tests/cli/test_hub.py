@@ -198,7 +198,7 @@ def test_a_group_alone_shows_what_it_is_about(hub, aboard, group, default):
 # Users.
 
 
-def test_whoever_was_added_comes_in_with_his_password_and_role(hub, told):
+def test_an_added_user_logs_in_with_a_password_and_has_a_role(hub, told):
     done = told(f"{SECRET}\n", "user", "add", "grace", "--role", "viewer", "--password-stdin")
     assert done == (0, "added grace, viewer\n", "")
     me = Client(hub, log_in(hub, "grace", SECRET)).me()

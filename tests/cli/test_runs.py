@@ -7,16 +7,12 @@ import pty
 import subprocess
 import sys
 import time
-from itertools import permutations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.cells import cell_len
 
 import aboard as library
 from aboard import EventWriter, SummaryWriter
-from aboard.cli.sources import distinct_labels
 from aboard.runs.manifest import Manifest, State
 from aboard.storage import open_storage
 from tests.engines.real_hub import log_run
@@ -598,36 +594,6 @@ def test_json_of_ls(aboard, tree):
     assert source["problems"] == []
 
 
-def test_runs_of_several_sources_get_the_sources_in_front(aboard, tree):
-    runs = [line.split()[0] for line in aboard("ls", tree / "a", tree / "b").out.splitlines()]
-    assert runs[1:] == ["a/train", "b"]
-
-
-@pytest.mark.parametrize(
-    ("places", "labels"),
-    [
-        (["/x/logs"], [""]),
-        (["/x/logs", "/y/other"], ["logs", "other"]),
-        (["/x/logs", "/y/logs"], ["x/logs", "y/logs"]),
-        (["s3://b/logs", "gs://b/logs"], ["s3:/b/logs", "gs:/b/logs"]),
-        (["/logs", "/x/logs"], ["logs", "x/logs"]),
-        (["/runs", "/data/runs/x", "/old/x"], ["runs", "data/runs/x", "old/x"]),
-        (["/runs", "/runs/x", "/old/x"], ["runs", "x", "x_2"]),
-        (["/", "/x"], ["root", "x"]),
-    ],
-)
-def test_labels_tell_sources_apart(places, labels):
-    assert distinct_labels(places) == labels
-
-
-@given(st.lists(st.lists(st.sampled_from("ab"), max_size=4), min_size=2, max_size=6))
-def test_no_label_is_the_beginning_of_another(paths):
-    places = ["/" + "/".join(one) for one in dict.fromkeys(map(tuple, paths))]
-    labels = distinct_labels(places)
-    for one, other in permutations(labels, 2):
-        assert not f"{other}/".startswith(f"{one}/")
-
-
 def test_some_runs_and_tags_are_listed(aboard, tree):
     def shown(*options):
         return [line.split()[:2] for line in aboard("ls", tree, *options).out.splitlines()[1:]]
@@ -639,20 +605,6 @@ def test_some_runs_and_tags_are_listed(aboard, tree):
     (source,) = aboard("ls", tree, "--run", "b", "--tag", "loss", "--json").json["sources"]
     assert [(run["run"], run["tags"]) for run in source["runs"]] == [("b", 3)]
     assert [(tag["run"], tag["tag"]) for tag in source["tags"]] == [("b", "loss")]
-
-
-def test_patterns_that_match_nothing_are_each_an_error(aboard, tree):
-    assert aboard("ls", tree, "--run", "c", "--run", "b", "--run", "zzz") == (
-        1,
-        "",
-        (
-            "aboard: no run matches --run 'c'; there are 'a/train', 'b'.\n"
-            "aboard: no run matches --run 'zzz'; there are 'a/train', 'b'.\n"
-        ),
-    )
-    assert aboard("ls", tree, "--tag", "los").err == (
-        "aboard: no tag matches --tag 'los'; did you mean 'loss'?\n"
-    )
 
 
 def test_tags_are_counted_and_not_loaded(tree, tmp_path, monkeypatch, capfd):
@@ -669,10 +621,6 @@ def test_tags_are_counted_and_not_loaded(tree, tmp_path, monkeypatch, capfd):
     assert loads == []
     assert run(["ls", str(tree), "--json", "--tags"]) == 0
     assert len(loads) == 1
-
-
-def test_the_same_source_twice_is_one(aboard, tree):
-    assert len(aboard("ls", tree, f"{tree}/", "--json").json["sources"]) == 1
 
 
 def test_damage_shows(aboard, tree, damage):

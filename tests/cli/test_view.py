@@ -1,4 +1,4 @@
-"""`aboard view` and `aboard demo`, as processes: what is served, to whom, and what is left."""
+"""`aboard view` as a process: what is served, to whom, and what is left."""
 
 import hashlib
 import os
@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -19,57 +18,13 @@ import pytest
 
 from aboard import EventWriter
 from aboard.events import encode
-from aboard.runs.manifest import Manifest, State
+from aboard.runs.manifest import Manifest
 from aboard.web.server import make_certificate
 from tests import summaries
-from tests.engines.command import fork_command
+from tests.cli.visitor import points, visitor
 from tests.engines.unprivileged import powerless
 from tests.hub.hubs import QUICK
 from tests.waiting import until
-
-
-@pytest.fixture
-def viewing(variables, tmp_path):
-    """Run a command that serves; give its process, its first line and a client that may enter."""
-
-    @contextmanager
-    def viewing(*arguments, **changed):
-        errors = tmp_path / "errors"
-        words = list(map(str, arguments))
-        process = fork_command(words, env=variables | changed, cwd=tmp_path, stderr=str(errors))
-        try:
-            line = process.stdout.readline()
-            assert line, errors.read_text()
-            yield process, line
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=180)
-            finally:
-                process.end()
-
-    return viewing
-
-
-@contextmanager
-def visitor(line):
-    """Come in with the one-time key of a JSON line."""
-    url = orjson.loads(line)["url"]
-    with httpx.Client(follow_redirects=True, **QUICK) as client:
-        page = client.get(url)
-        assert page.status_code == 200
-        assert "key=" not in str(page.url)
-        client.base_url = str(page.url)
-        yield client
-
-
-def points(client, tag="loss"):
-    asked = orjson.dumps([{"plugin": "scalars", "tag": tag}]).decode()
-    answer = client.post("data/plugin/timeseries/timeSeries", data={"requests": asked}).json()
-    return {
-        run: [(point["step"], point["value"]) for point in series]
-        for run, series in answer[0]["runToSeries"].items()
-    }
 
 
 def test_view_serves_the_points_of_a_tree(viewing, tree):
@@ -537,127 +492,6 @@ def test_over_ssh_the_way_in_is_told(viewing, tree):
         hint = process.stdout.readline()
         assert hint.startswith("From your own machine, first: ssh -N -L ")
         assert "ann@" in hint
-
-
-def test_the_demo_trains_and_shows_it_live_on_a_board_and_in_the_console(viewing, tmp_path):
-    arguments = ["demo", "--seconds", 600, "--no-browser", "--json", "--port", 0]
-    with viewing(*arguments) as (process, line):
-        with visitor(line) as client:
-            runs = {
-                f"lr={rate}{stage}"
-                for rate in ("0.01", "0.1", "1", "30")
-                for stage in ("", "/train", "/eval")
-            }
-            until(lambda: set(client.get("data/runs").json()) == runs)
-            first = until(lambda: len(points(client).get("lr=0.1/train", ())))
-            until(lambda: len(points(client)["lr=0.1/train"]) > first)
-            plugins = client.get("data/plugins_listing").json()
-            shown = {name for name, plugin in plugins.items() if plugin["enabled"]}
-            assert {"timeseries", "images", "histograms", "text", "hparams"} <= shown
-            until(lambda: client.get("data/plugin/pr_curves/tags").json())
-        for _ in range(2):  # the link is not used up
-            check_console_of_demo(orjson.loads(line)["console"])
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=180) == 0
-    assert {(one.state, one.reason) for one in records(tmp_path / "demo-logs")} == {
-        (State.KILLED, "the demo was stopped")
-    }
-    assert "Traceback" not in (tmp_path / "errors").read_text()
-
-
-def check_console_of_demo(link):
-    page = {"accept": "text/html"}
-    with httpx.Client(base_url=link.partition("?")[0], **QUICK) as client:
-        refused = client.get("/", headers=page)
-        assert refused.status_code == 401
-        assert "Open the link that Aboard printed when it started" in refused.text
-        assert client.get(link, headers=page).status_code == 303
-        assert client.get("/", headers=page).status_code == 200
-        until(lambda: client.get("/api/v1/runs").json()["total"] == 4)
-        runs = client.get("/api/v1/runs?sort=hparams.learning_rate").json()["runs"]
-        rates = [(one["experiment"], one["hparams"]["learning_rate"]) for one in runs]
-        assert rates == [("spirals", rate) for rate in (0.01, 0.1, 1.0, 30.0)]
-        boards = client.get("/api/v1/boards").json()["boards"]
-        assert [one["name"] for one in boards] == ["demo"]
-
-
-def records(logs):
-    return [Manifest.from_json(path.read_bytes()) for path in logs.glob("*/run.json")]
-
-
-def test_a_second_demo_leaves_the_first_alone(viewing, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("precious")
-    arguments = ["demo", "mine", "--seconds", 0.1, "--no-browser", "--port", 0]
-    with viewing(*arguments) as (process, line):
-        assert line.endswith("their logs are in mine-2\n")
-        assert process.stdout.readline().startswith("The console: http://localhost:")
-        assert process.stdout.readline().startswith("A board:     http://localhost:")
-        assert process.wait(timeout=180) == 0
-    assert [one.state for one in records(tmp_path / "mine-2")] == [State.COMPLETED] * 4
-    assert os.listdir(tmp_path / "mine") == ["thesis.tex"]  # noqa: PTH208
-
-
-def test_a_demo_of_the_current_directory(variables, tmp_path):
-    used = tmp_path / "used"
-    used.mkdir()
-    (used / "thesis.tex").write_text("precious")
-    command = [sys.executable, "-m", "aboard", "demo", ".", "--seconds", "0.1", "--no-browser"]
-    done = subprocess.run(
-        [*command, "--port", "0"], cwd=used, env=variables, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr.count(b"error")) == (0, 0)
-    assert f"their logs are in {tmp_path}/used-2\n" in done.stdout.decode()
-    assert os.listdir(used) == ["thesis.tex"]  # noqa: PTH208
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["--seconds", "inf"], 2, "--seconds: inf is not between 0 and 604800.0."),
-        (["--seconds", "nan"], 2, "--seconds: nan is not between 0 and 604800.0."),
-        (["--seconds", "1e300"], 2, "--seconds: 1e+300 is not between 0 and 604800.0."),
-        (["/"], 2, "/: the logs need a directory of their own. Name one."),
-    ],
-)
-def test_a_demo_that_cannot_be_meant(aboard, tmp_path, arguments, code, text):
-    result = aboard("demo", *arguments, "--no-browser", "--port", 0)
-    assert (result.code, result.out) == (code, "")
-    assert result.err.startswith(f"aboard: {text}")
-    assert len(result.err.splitlines()) == 1
-    assert not (tmp_path / "demo-logs").exists()
-
-
-def test_a_demo_without_a_port_makes_nothing(aboard, tmp_path):
-    with socket.create_server(("localhost", 0)) as taken:
-        result = aboard("demo", "--no-browser", "--port", taken.getsockname()[1])
-    assert (result.code, result.out) == (1, "")
-    assert "is in use" in result.err
-    assert not (tmp_path / "demo-logs").exists()
-
-
-@pytest.mark.parametrize("seconds", [[], ["--seconds", "60"]])
-def test_a_training_that_fails_is_told(variables, tmp_path, seconds):
-    script = "\n".join(
-        [
-            "import aboard.cli, aboard.cli.demo, sys",
-            "def fail(*_): raise OSError(28, 'No space left on device', 'demo-logs/x')",
-            "aboard.cli.demo.train_all = fail",
-            "aboard.cli.main()",
-        ]
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "demo", "--no-browser", "--port", "0", *seconds],
-        cwd=tmp_path,
-        env=variables,
-        capture_output=True,
-        check=False,
-        timeout=180,
-    )
-    said = done.stderr.decode().splitlines()
-    assert done.returncode == 1
-    assert said[-1] == "aboard: the training failed: demo-logs/x: no space left on device."
-    assert "Traceback" not in done.stderr.decode()
 
 
 def record_run(root, label, loss, **fields):

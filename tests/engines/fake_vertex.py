@@ -40,7 +40,7 @@ _STATUS = {
 Document = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818 - named by what it is
+class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status

@@ -6,17 +6,26 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from google import protobuf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from seeds import built_events
 
-from aboard.events import encode, protos
-from aboard.events.decode import DecodeError, Value, decode, migrated_metadata
-from aboard.events.messages import delimited
+from aboard.events import encode, messages
+from aboard.events.messages import (
+    DecodeError,
+    Value,
+    decode,
+    delimited,
+    load_protos,
+    migrated_metadata,
+)
 from tests import summaries
 
-tensorboard = protos.load()
+tensorboard = load_protos()
+
+from tensorboard import version  # noqa: E402
 
 TAGS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 ELEMENT_TYPES = (
@@ -117,7 +126,7 @@ def test_every_kind_has_its_plugin_and_class_also_after_the_first_value(
 
 
 def test_the_first_metadata_of_a_tag_counts():
-    described = {"t": encode.metadata("images", display_name="first")}
+    described = {"t": summaries.metadata("images", display_name="first")}
     value = decode_one(encode.text("t", "x"), described)
     assert (value.plugin, value.data_class) == ("images", "blob_sequence")
     parsed = tensorboard.summary_pb2.SummaryMetadata.FromString(value.metadata)
@@ -126,7 +135,7 @@ def test_the_first_metadata_of_a_tag_counts():
 
 def test_a_class_of_data_that_was_written_is_kept():
     described = encode.metadata("scalars", data_class="tensor")
-    value = encode.scalar_tensor("t", 1.0, metadata=described)
+    value = encode.scalar_tensor("t", 1.0)._replace(metadata=described)
     for known in ({}, {"t": described}):
         assert decode_one(value, known).data_class == "tensor"
 
@@ -205,7 +214,7 @@ def test_a_tensor_that_is_not_what_it_says_is_an_error(proto, reason):
 
 
 def test_blobs_are_of_text_and_nothing_else():
-    number = encode.tensor("i", 1 << 30, "int64", plugin="images", data_class="blob_sequence")
+    number = encode.tensor("i", np.int64(1), plugin="images", data_class="blob_sequence")
     with pytest.raises(DecodeError, match="cannot read the blobs of 'i' at step 3: its type 9 is"):
         _ = decode_one(number).blobs
     assert decode_one(encode.images("i", [b"a\0", b""], 1, 2)).blobs == [b"1", b"2", b"a\0", b""]
@@ -251,7 +260,7 @@ def test_no_damage_raises_anything_else(data):
         encode.images("i", [b"x"], 1, 1),
         encode.legacy_histogram("h", (1, 1, 1, 1, 1), [2], [1]),
     ]
-    values += [encode.tensor("s", [1, 2], "float64"), encode.audio("a", [b"x", b"y"])]
+    values += [encode.tensor("s", [1.0, 2.0]), encode.audio("a", [b"x", b"y"])]
     record = bytearray(encode.event(1.0, 2, values))
     for position in data.draw(st.lists(st.integers(0, len(record) - 1), min_size=1, max_size=3)):
         record[position] = data.draw(st.integers(0, 255))
@@ -266,9 +275,35 @@ def test_importing_costs_no_tensorboard_and_decoding_no_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text("raise AssertionError('TensorFlow was imported')")
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from aboard.events import decode, encode\n"
-        "assert 'tensorboard' not in sys.modules\n"
-        "decode.decode(encode.event(1.0, 2, [encode.scalar('a', 1.0)]))\n"
+        "from aboard.events import messages\n"
+        "assert not {'tensorboard', 'numpy', 'dataclasses'} & sys.modules.keys()\n"
+        "from aboard.events import encode\n"
+        "messages.decode(encode.event(1.0, 2, [encode.scalar('a', 1.0)]))\n"
         "assert 'tensorboard' in sys.modules and 'tensorflow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script, tmp_path], check=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "numpy", "protobuf_version"),
+    [("numpy 2.0.0", "2.0.0", "4.25.9"), ("protobuf 5.26.1", "1.26.4", "5.26.1")],
+)
+def test_an_old_tensorboard_beside_newer_packages_says_what_fits(
+    monkeypatch, package, numpy, protobuf_version
+):
+    monkeypatch.setattr(version, "VERSION", "2.16.2")
+    monkeypatch.setattr("numpy.__version__", numpy)
+    monkeypatch.setattr(protobuf, "__version__", protobuf_version)
+    with pytest.raises(ImportError) as caught:
+        messages._check_versions.__wrapped__()
+    fits = "pip install 'tensorboard>=2.17', or 'numpy<2' 'protobuf<5'"
+    assert str(caught.value) == f"TensorBoard 2.16.2 does not work with {package}: {fits}"
+
+
+@pytest.mark.parametrize("tensorboard", ["2.16.2", "2.17.0", "2.21.0", "3.0"])
+def test_other_pairs_are_fine(monkeypatch, tensorboard):
+    monkeypatch.setattr(version, "VERSION", tensorboard)
+    if tensorboard == "2.16.2":
+        monkeypatch.setattr("numpy.__version__", "1.26.4")
+        monkeypatch.setattr(protobuf, "__version__", "4.25.9")
+    messages._check_versions.__wrapped__()

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.events import encode, protos
-from aboard.events.records import read_records
+from aboard.events import encode
+from aboard.events.messages import load_protos
 from aboard.events.writer import EventWriteError, EventWriter
+from tests.framing import unframed
 from tests.waiting import until
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 
 def files(directory):
@@ -28,7 +29,7 @@ def files(directory):
 
 def events(path):
     parse = tensorboard.event_pb2.Event.FromString
-    return [parse(data) for _, data in read_records(path.read_bytes())]
+    return [parse(data) for _, data in unframed(path.read_bytes())]
 
 
 def steps(directory):
@@ -97,7 +98,7 @@ def test_a_full_disk_tears_no_record_and_loses_none(tmp_path, max_bytes):
         r"1 record is kept for the next flush",
         message,
     )
-    boundaries = {offset for offset, _ in read_records(Path(report["path"]).read_bytes())}
+    boundaries = {offset for offset, _ in unframed(Path(report["path"]).read_bytes())}
     assert set(report["sizes"]) <= boundaries
     assert report["whole"] in boundaries
     assert steps(tmp_path) == list(range(60))
@@ -153,7 +154,7 @@ def test_a_small_disk_that_is_really_full(tmp_path):
             writer.flush()
         assert [error.errno for error in problems] == [errno.ENOSPC]
         (path,) = files(place / "run")
-        assert sum(1 for _ in read_records(path.read_bytes())) > 50
+        assert sum(1 for _ in unframed(path.read_bytes())) > 50
         ballast.unlink()
         until(lambda: recovered)
         assert recovered == [0]

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aboard.events import protos
-from aboard.events.decode import DATA_CLASSES, Value, decode
-from aboard.events.records import read_records
+from aboard.events.messages import DATA_CLASSES, Value, decode, load_protos
+from tests.framing import unframed
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.backend.event_processing import plugin_event_accumulator  # noqa: E402
 
@@ -24,7 +23,7 @@ def decode_run(directory: Path, *, remember: str) -> dict[str, list[Value]]:
     values = defaultdict(list)
     metadata: dict[str, bytes] = {}
     for path in sorted(directory.glob("*tfevents*")):
-        for _, data in read_records(path.read_bytes()):
+        for _, data in unframed(path.read_bytes()):
             for value in decode(data, metadata):
                 values[value.tag].append(value)
                 if remember == "migrated":

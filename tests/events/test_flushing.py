@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from aboard.events import encode, protos
-from aboard.events.records import HEADER, OVERHEAD, read_records, unframe
+from aboard.events import encode
+from aboard.events.messages import load_protos
+from aboard.events.records import HEADER, OVERHEAD, unframe
 from aboard.events.writer import EventWriter
 from aboard.index.logs import Logs
+from tests.framing import unframed
 from tests.waiting import until
 
-event_pb2 = protos.load().event_pb2
+event_pb2 = load_protos().event_pb2
 
 CHILD = """
 import json, multiprocessing, os, random, signal, sys, threading, time
@@ -41,7 +43,7 @@ def files(directory):
 
 
 def events(path):
-    return [event_pb2.Event.FromString(data) for _, data in read_records(path.read_bytes())]
+    return [event_pb2.Event.FromString(data) for _, data in unframed(path.read_bytes())]
 
 
 def steps(path, tag="loss"):

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.events import encode, protos
-from aboard.events.messages import delimited, varint
+from aboard.events import encode
+from aboard.events.messages import delimited, load_protos, varint
 from aboard.events.records import frame
+from tests import summaries
 from tests.events.cores import CORES, same_numbers, scan
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 pytestmark = pytest.mark.parametrize("core", list(CORES))
 
 WALL = b"\x09" + struct.pack("<d", 2.5)
@@ -57,8 +58,8 @@ def test_the_pieces_of_a_tensor_are_taken_together(core):
 
 
 def test_the_pieces_of_metadata_are_taken_together(core):
-    described = encode.metadata("text", b"content", description="words")
-    shown = encode.metadata("", display_name="Name")
+    described = summaries.metadata("text", b"content", description="words")
+    shown = summaries.metadata("", display_name="Name")
     value = delimited(1, b"x") + delimited(9, described) + b"\x15\0\0\0\0" + delimited(9, shown)
     (series,) = scan(frame(event(summary(value))), core=core).series
     merged = tensorboard.summary_pb2.SummaryMetadata.FromString(series.metadata)

@@ -161,8 +161,8 @@ def test_a_signalling_nan_is_a_nan_like_any_other(core):
 
 
 def test_metadata_is_kept_from_its_first_occurrence(core):
-    first = encode.scalar_tensor("x", 1.0, metadata=encode.metadata("scalars", description="one"))
-    second = encode.scalar_tensor("x", 2.0, metadata=encode.metadata("text", description="two"))
+    first = encode.scalar_tensor("x", 1.0)
+    second = encode.scalar_tensor("x", 2.0)._replace(metadata=encode.metadata("text"))
     third = encode.scalar_tensor("x", 3.0).bare()
     data = b"".join(frame(encode.event(1.0, i, [v])) for i, v in enumerate((first, second, third)))
     result = scan(data, core=core)

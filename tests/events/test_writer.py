@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aboard.events import encode, protos
-from aboard.events.decode import decode
-from aboard.events.records import ends, read_records
+from aboard.events import encode
+from aboard.events.messages import decode, load_protos
+from aboard.events.records import ends
 from aboard.events.writer import (
     EventWriteError,
     EventWriter,
@@ -28,8 +28,9 @@ from aboard.events.writer import (
     scalar_records,
 )
 from tests import summaries
+from tests.framing import unframed
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.backend.event_processing import (  # noqa: E402
     event_accumulator,
@@ -45,7 +46,7 @@ def files(directory):
 
 def events(path):
     parse = tensorboard.event_pb2.Event.FromString
-    return [parse(data) for _, data in read_records(path.read_bytes())]
+    return [parse(data) for _, data in unframed(path.read_bytes())]
 
 
 def stock(directory):
@@ -102,7 +103,7 @@ def test_stock_tensorboard_reads_every_kind(tmp_path):
             writer.add(
                 encode.mesh("mesh", vertices, faces=[[[0, 1, 2]]], colors=vertices * 9), step
             )
-        writer.add([encode.hparams_start({"lr": 0.1}, group="g")], 0)
+        writer.add([encode.hparams_start({"lr": 0.1})], 0)
         writer.write(encode.graph(time.time(), b"\n\x05\n\x03one"))
         writer.add([encode.hparams_end()], 0)
         writer.add([encode.keras_graph("{}"), encode.custom_scalars(b"layout")], 0)
@@ -152,7 +153,7 @@ def dashboards(tmp_path):
         writer.add([summaries.audio("audio", [np.zeros(10)], rate=8000)], 1)
         writer.add([encode.pr_curve("pr", np.full((6, 2), 3))], 1)
         writer.add(encode.mesh("mesh", np.ones((1, 3, 3)), faces=[[[0, 1, 2]]]), 1)
-        info = [encode.hparam_info("lr", interval=(0, 1))]
+        info = [encode.hparam_info("lr", kind=float)]
         writer.add([encode.hparams_experiment(info, [encode.metric_info("loss")])], 0)
         writer.add([encode.hparams_start({"lr": 0.1})], 0)
         writer.add([encode.hparams_end()], 0)
@@ -581,7 +582,7 @@ def test_a_file_from_the_future_is_not_followed(tmp_path):
 # The two encoders of queued scalars.
 
 
-event_pb2 = protos.load().event_pb2
+event_pb2 = load_protos().event_pb2
 
 TAG = st.text(st.characters(exclude_categories=["Cs"]))
 STEP = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
@@ -606,7 +607,7 @@ def test_both_encoders_give_the_same_bytes_and_stop_at_the_same_entry(entries, s
 def test_protobuf_reads_what_was_queued(entries):
     records, stop = scalar_records(entries, 0)
     assert stop == len(entries)
-    read = [event_pb2.Event.FromString(data) for _, data in read_records(records)]
+    read = [event_pb2.Event.FromString(data) for _, data in unframed(records)]
     assert len(read) == len(entries)
     for event, (tags, _, step, _) in zip(read, entries, strict=True):
         assert event.step == step
@@ -624,7 +625,7 @@ def test_a_tag_of_any_length_has_room():
 @given(st.lists(ONE, max_size=5))
 def test_the_ends_are_those_of_the_records(entries):
     records, _ = python_records(entries, 0)
-    starts = [offset for offset, _ in read_records(records)]
+    starts = [offset for offset, _ in unframed(records)]
     assert [0, *ends(records)] == [*starts, len(records)]
 
 

@@ -23,6 +23,7 @@ from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.routes import MOST_ENTRIES
 from aboard.tensorboard.workers import WorkerPool
 from aboard.web import listen, serving
+from tests import summaries
 from tests.hostile import generate
 from tests.hostile.generate import VICTIM
 from tests.tensorboard.every_kind import write_every_kind
@@ -50,10 +51,10 @@ def log_hostile(root):
             writer.add([encode.text(f"text/{name}", text)], 0)
         writer.scalar(VICTIM, 1.0, 0)
         start = encode.hparams_start({"name": VICTIM, VICTIM: 1.0}, group=VICTIM, start_time=1.0)
-        writer.add([start, encode.hparams_end("success", end_time=2.0)], 0)
-    described = encode.metadata("scalars", description=texts["bracket"])
+        writer.add([start, summaries.hparams_end(1, 2.0)], 0)
+    described = summaries.metadata("scalars", description=texts["bracket"])
     with EventWriter(root / "described") as writer:
-        writer.add([encode.scalar_tensor("loss", 1.0, "float32", metadata=described)], 0)
+        writer.add([encode.scalar_tensor("loss", 1.0, "float32")._replace(metadata=described)], 0)
 
 
 @pytest.fixture(scope="module")

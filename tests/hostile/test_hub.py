@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from aboard import EventWriter
 from aboard.events import encode
 from aboard.system import children, find_process
+from tests import summaries
 from tests.hostile.generate import VICTIM
 from tests.hub.hubs import create, personal_hub
 from tests.waiting import until
@@ -26,7 +27,7 @@ GROUPS = "data/plugin/hparams/session_groups"
 def log(root):
     with EventWriter(root / "sick" / "run1") as writer:
         start = encode.hparams_start({"name": VICTIM}, group="g", start_time=1.0)
-        writer.add([start, encode.hparams_end("success", end_time=2.0)], 0)
+        writer.add([start, summaries.hparams_end(1, 2.0)], 0)
     with EventWriter(root / "well" / "run1") as writer:
         writer.scalar("loss", 1.0, 0)
 

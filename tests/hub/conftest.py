@@ -3,7 +3,8 @@
 import pytest
 
 from tests.hub.fronts import Scripted, fronting, streaming_board
-from tests.hub.hubs import log_run, served
+from tests.hub.hubs import add_job, log_run, served
+from tests.hub.listeners import Ears
 
 
 @pytest.fixture
@@ -54,3 +55,26 @@ def board_of(front):
     yield board_of
     for stop in stops:
         stop()
+
+
+@pytest.fixture
+def jobs(root):
+    add_job(root, "first", "completed", "failed", "completed", at=1000.0)
+    add_job(root, "second", "completed", at=2000.0, experiment="mnist")
+    add_job(root, "third", "completed", at=3000.0, user="linus")
+
+
+@pytest.fixture
+def listen(hub):
+    clients = []
+
+    def listen(who="vera", headers=None, **params):
+        client = hub.client(who)
+        clients.append(client)
+        ears = Ears(client, params, headers or {})
+        assert ears.ready.wait(180)
+        return ears
+
+    yield listen
+    for client in clients:
+        client.close()

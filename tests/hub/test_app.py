@@ -16,7 +16,7 @@ PAGE = {"accept": "text/html"}
 
 @pytest.fixture
 def browser(hub):
-    """Somebody who logged in with the form of a page."""
+    """Return a client that logged in with the form of a page."""
     hub.hub.auth.set_password("max", PASSWORD)
     with hub.client(headers=PAGE) as client:
         form = {"user": "max", "password": PASSWORD, "next": "/api/v1/me"}

@@ -337,16 +337,16 @@ class TestTokens:
 
     def test_it_is_revoked_by_its_user_or_an_administrator(self, hub):
         ann, bob = hub.auth.user("ann"), hub.auth.user("bob")
-        mine, his, other = (hub.auth.create_token(user) for user in (ann, bob, bob))
+        mine, bobs, other = (hub.auth.create_token(user) for user in (ann, bob, bob))
         assert len(hub.auth.tokens(ann)) == 3
-        assert [token.id for token in hub.auth.tokens(bob)] == [his.record.id, other.record.id]
+        assert [token.id for token in hub.auth.tokens(bob)] == [bobs.record.id, other.record.id]
         with pytest.raises(NoSuchName, match="not found"):
             hub.auth.revoke_token(bob, mine.record.id)
-        hub.auth.revoke_token(bob, his.record.prefix)
-        assert hub.auth.token(his.secret) is None
+        hub.auth.revoke_token(bob, bobs.record.prefix)
+        assert hub.auth.token(bobs.secret) is None
         revoked = hub.auth.tokens(bob)[0].revoked
         hub.now += 5
-        hub.auth.revoke_token(ann, his.record.id)
+        hub.auth.revoke_token(ann, bobs.record.id)
         assert hub.auth.tokens(bob)[0].revoked == revoked
         hub.auth.revoke_token(ann, other.record.id)
         assert hub.auth.token(other.secret) is None

@@ -1,16 +1,11 @@
-"""The change stream over HTTP: its events, their visibility, and the cost of many listeners."""
+"""The events of a hub: changes, their visibility, missed events and the cost of many listeners."""
 
 import asyncio
 import json
-import socket
 import threading
 import time
 
-import httpx
-import pytest
-
 from aboard import EventWriter
-from aboard.boards.accounts import Role
 from aboard.hub import events as events_module
 from aboard.hub.api import events as stream_module
 from aboard.jobs.model import JobRecord
@@ -19,82 +14,9 @@ from aboard.runs import manifest
 from aboard.runs.catalog import run_id
 from aboard.runs.manifest import State
 from aboard.storage import open_storage
-from tests.hub.hubs import create, log_run, served
+from tests.hub.hubs import create, log_run
+from tests.hub.listeners import PATH, events_of_many, put_run
 from tests.waiting import until
-
-PATH = "/api/v1/events"
-
-
-def parse(block):
-    fields = dict(line.partition(": ")[::2] for line in block.split("\n"))
-    return {"event": fields["event"], "cursor": fields["id"], **json.loads(fields["data"])}
-
-
-def put_run(root, label, **record):
-    """Put a run with its record below a root at once."""
-    shelf = log_run(root.parent / "shelf", label, [1.0], **record)
-    (root / label).parent.mkdir(parents=True, exist_ok=True)
-    shelf.rename(root / label)
-
-
-class Ears:
-    """A client that listens in a thread, over HTTP."""
-
-    def __init__(self, client, params, headers):
-        self.heard, self.comments, self.status = [], 0, None
-        self.ready, self.ended = threading.Event(), threading.Event()
-        self._arguments = client, params, headers
-        self._leave = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self):
-        client, params, headers = self._arguments
-        text = ""
-        try:
-            with client.stream("GET", PATH, params=params, headers=headers) as answer:
-                self.status = answer.status_code
-                for piece in answer.iter_text():
-                    *blocks, text = (text + piece).split("\n\n")
-                    for block in blocks:
-                        if "data: " in block:
-                            self.heard.append(parse(block))
-                            self.ready.set()
-                        else:
-                            self.comments += 1
-                    if self._leave.is_set():
-                        return
-        except httpx.HTTPError:
-            pass
-        finally:
-            self.ended.set()
-
-    def leave(self):
-        self._leave.set()
-
-    def all(self, name):
-        return [one for one in self.heard if one["event"] == name]
-
-    def until(self, name, **fields):
-        """Wait for an event."""
-        return until(
-            lambda: next((one for one in self.all(name) if fields.items() <= one.items()), None)
-        )
-
-
-@pytest.fixture
-def listen(hub):
-    clients = []
-
-    def listen(who="vera", headers=None, **params):
-        client = hub.client(who)
-        clients.append(client)
-        ears = Ears(client, params, headers or {})
-        assert ears.ready.wait(180)
-        return ears
-
-    yield listen
-    for client in clients:
-        client.close()
 
 
 def test_new_changed_and_deleted_runs_are_events(hub, root, listen):
@@ -233,26 +155,6 @@ def test_a_slow_listener_is_reset(hub, root, listen, monkeypatch):
     assert late.heard[0]["event"] == "reset"
 
 
-def test_a_stream_ends_after_its_time_and_without_waiting_for_events(hub):
-    with hub.client("vera") as client:
-        answer = client.get(PATH, params={"seconds": 0})
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        assert answer.text.startswith("retry: 2000\n\n")
-        assert "event: hello" in answer.text
-        assert client.get(PATH, params={"seconds": 0.3}).text.count("event: hello") == 1
-        wrong = client.get(PATH, params={"kind": "nothing"})
-        assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "invalid")
-        missing = client.get(PATH, params={"follow": "00000000:x"})
-        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
-
-
-def test_a_followed_run_that_is_gone_does_not_end_the_stream_of_others(hub, root, listen):
-    followed = run_id(str(root), "cifar10/run1")
-    ears = listen(follow=[followed, run_id(str(root), "cifar10/run99")], kind="points")
-    ears.until("points", runs=[followed])
-
-
 def test_everything_is_listed_again_after_a_failed_scan(hub, root, listen, monkeypatch):
     ears = listen(kind=["run", "board"])
     failed = threading.Event()
@@ -270,35 +172,6 @@ def test_everything_is_listed_again_after_a_failed_scan(hub, root, listen, monke
     assert failed.is_set()
     put_run(root, "cifar10/run8")
     assert ears.until("run", change="new", id=run_id(str(root), "cifar10/run8"))
-
-
-def test_keepalives_are_sent_without_events(listen, monkeypatch):
-    monkeypatch.setattr(stream_module, "_HEARTBEAT_SECONDS", 0.1)
-    ears = listen(kind="board")
-    before = ears.comments
-    until(lambda: ears.comments > before + 2)
-
-
-def test_the_stream_needs_a_secret_and_accepts_a_session(hub):
-    with hub.client() as client:
-        assert client.get(PATH, params={"seconds": 0}).status_code == 401
-    key, _ = hub.hub.auth.mint_key(hub.hub.auth.user("vera"))
-    with hub.client() as client:
-        client.get("/", params={"key": key})
-        assert client.get(PATH, params={"seconds": 0}).status_code == 200
-
-
-def test_a_stream_ends_when_rights_change_and_the_next_needs_them(hub, listen):
-    ears = listen("mia", kind="board")
-    hub.hub.auth.set_role("mia", Role.VIEWER)
-    with hub.client("max") as client:
-        create(client, "cifar10", visibility="team")
-    assert ears.ended.wait(180)
-    assert not ears.all("board")
-    token = hub.hub.auth.tokens(hub.hub.auth.user("mia"))[0]
-    hub.hub.auth.revoke_token(hub.hub.auth.user("anna"), token.id)
-    with hub.client("mia") as client:
-        assert client.get(PATH, params={"seconds": 0}).status_code == 401
 
 
 async def open_stream(hub, who):
@@ -350,33 +223,6 @@ def test_hundreds_of_listeners_share_one_poll_and_can_leave_at_any_time(hub, roo
     assert names.count("aboard-events") == 1
 
 
-def test_a_client_that_does_not_read_is_dropped_and_blocks_no_other(hub, root, listen, monkeypatch):
-    monkeypatch.setattr(stream_module, "_SLOW_SECONDS", 0.5)
-    port = int(hub.url.rpartition(":")[2])
-    deaf = socket.socket()
-    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    deaf.connect(("127.0.0.1", port))
-    secret = f"authorization: Bearer {hub.tokens['vera']}\r\n"
-    deaf.sendall(f"GET {PATH}?kind=run HTTP/1.1\r\nhost: hub\r\n{secret}\r\n".encode())
-    until(lambda: len(hub.hub.events._listeners) == 1)
-    ears = listen(kind="run")
-
-    def dropped():
-        heard = len(ears.heard)
-        events_of_many(hub, 100)
-        until(lambda: len(ears.heard) > heard)
-        return len(hub.hub.events._listeners) == 1
-
-    until(dropped)
-    deaf.close()
-
-
-def events_of_many(hub, count):
-    """Publish events as large as they get."""
-    event = events_module.Event(events_module.Kind.RUN, "run", b'{"x": "%s"}' % (b"x" * 16_000))
-    hub.hub.events._publish([event] * count, wake=False)
-
-
 def test_listeners_are_limited(hub, listen, monkeypatch):
     monkeypatch.setattr(events_module, "MOST_LISTENERS", 1)
     listen()
@@ -408,12 +254,3 @@ def test_polling_stops_with_the_last_listener_and_starts_again_with_the_next(
     ears.leave()
     until(lambda: hub.hub.events._thread is None)
     assert listen(headers={"last-event-id": last}).heard[0]["event"] == "reset"
-
-
-def test_streams_end_with_the_server(tmp_path, root):
-    with served(tmp_path / "other", [root]) as hub:
-        client = hub.client("vera")
-        ears = Ears(client, {}, {})
-        assert ears.ready.wait(180)
-    assert ears.ended.wait(180)
-    client.close()

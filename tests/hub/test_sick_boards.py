@@ -102,7 +102,7 @@ def lives(pid):
 
 
 def assert_told(client, board, state, *words):
-    """Check that everybody who asks is told how a board ended, why, and what to do."""
+    """Check that every response says how a board ended, why, and what to do."""
     until(lambda: described(client, board)["state"] == state)
     everywhere = client.get("/api/v1/boards", params={"all": True}).json()["boards"]
     history = client.get(f"/api/v1/boards/{board}/history").json()["events"]

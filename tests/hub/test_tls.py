@@ -164,7 +164,7 @@ def test_a_certificate_that_cannot_be_used_is_reported_before_anything_is_served
 
 
 class ReverseProxy(Relay):
-    """Passes on what comes below a prefix, and says for whom, as web servers are told to."""
+    """Passes on requests below a prefix, with the headers that web servers add."""
 
     protocol_version = "HTTP/1.1"
 

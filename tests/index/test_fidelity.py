@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import load_protos
 from aboard.events.records import frame
 from aboard.events.writer import EventWriter
 from aboard.index.logs import Logs
 from tests import summaries
 from tests.waiting import until
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.backend.event_processing import plugin_event_accumulator  # noqa: E402
 

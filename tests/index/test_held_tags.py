@@ -108,7 +108,7 @@ def test_one_file_as_a_source_stays_one_file(path, tree):
         assert index.series(tag).values.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(Exception):
     """A reading that ends in the middle."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aboard.events import encode
-from aboard.events.decode import decode
+from aboard.events.messages import decode
 from aboard.events.records import frame
 from aboard.events.scanner import Scanner
 from aboard.index import Source
@@ -175,6 +175,9 @@ def test_the_stamp_changes_when_a_run_does_and_stays_otherwise(tmp_path, index, 
     assert len(set(stamps)) == 4
 
 
+DESCRIBED = encode.tensor("x", np.zeros(3))._replace(
+    metadata=summaries.metadata("scalars", data_class="tensor", description="# about")
+)
 EVENTS = {
     "simple": encode.event(1.0, 1, [encode.scalar("x", 1.0)]),
     "scalar": encode.event(1.0, 1, [encode.scalar_tensor("x", 1.0)]),
@@ -195,9 +198,7 @@ EVENTS = {
     "mine unclassed": encode.event(
         1.0, 1, [encode.tensor("x", np.zeros(3), plugin="mine", data_class="")]
     ),
-    "scalars called a tensor": encode.event(
-        1.0, 1, [encode.tensor("x", np.zeros(3), plugin="scalars", description="# about")]
-    ),
+    "scalars called a tensor": encode.event(1.0, 1, [DESCRIBED]),
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.events import encode
-from aboard.events.fallback import Values, pack
+from aboard.events.fallback import ValueColumns, pack
 from aboard.events.records import frame
 from aboard.events.scanner import CHUNK_VALUES, Chunk
 from aboard.events.writer import EventWriter
@@ -41,7 +41,7 @@ def pointers(steps) -> list[Chunk]:
 
 def packed(steps, walls, payload, wide=()) -> list[Chunk]:
     places = np.arange(len(steps))
-    [part] = pack(Values(places, 0 * places, steps, walls, payload), wide)
+    [part] = pack(ValueColumns(places, 0 * places, steps, walls, payload), wide)
     return part.chunks
 
 

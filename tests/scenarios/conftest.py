@@ -1,4 +1,4 @@
-"""Somebody at a terminal and at a browser, in whose stories everything is real."""
+"""A user at a terminal and at a browser, in whose stories everything is real."""
 
 from collections.abc import Iterator
 from typing import Any

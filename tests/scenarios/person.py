@@ -45,7 +45,7 @@ class Started(NamedTuple):
 
 
 class Person:
-    """Somebody with a home and a directory to work in."""
+    """A user with a home and a directory to work in."""
 
     def __init__(self, home: Path, variables: Mapping[str, str] | None = None) -> None:
         self.place = home / "work"

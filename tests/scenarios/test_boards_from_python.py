@@ -113,7 +113,7 @@ except aboard.BoardFailed as error:
 
 @pytest.fixture(scope="module")
 def user(someone: Person) -> Person:
-    """Somebody whose training job has run."""
+    """A user whose training job has run."""
     scripts = {
         "train.py": TRAIN,
         "create.py": CREATE,

@@ -41,7 +41,7 @@ MNIST = [f"mnist/run{trial}" for trial in (1, 2)]
 
 @pytest.fixture(scope="module")
 def user(someone: Person) -> Person:
-    """Somebody with two experiments."""
+    """A user with two experiments."""
     someone.writes("sweep.py", SWEEP)
     someone.does("python sweep.py")
     return someone

@@ -51,7 +51,7 @@ WEEK = 7 * 86400
 
 @pytest.fixture(scope="module")
 def user(someone: Person) -> Person:
-    """Somebody with runs of two jobs, of a program that logs by itself, and of last week."""
+    """A user with runs of two jobs, of a program that logs by itself, and of last week."""
     someone.writes("train.py", TRAIN)
     someone.writes("live.py", LIVE)
     someone.writes("own.py", OWN_LOGGING)

@@ -59,7 +59,7 @@ with aboard.init() as run:
 
 @pytest.fixture(scope="module")
 def user(slurm_rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    """Somebody at a login node, with a profile for both nodes."""
+    """A user at a login node, with a profile for both nodes."""
     home = tmp_path_factory.mktemp("lumi")
     person = Person(home, {"OMP_NUM_THREADS": "1", "PORT": str(20000 + os.getpid() % 10000)})
     settings = home / ".config" / "aboard" / "aboard.toml"

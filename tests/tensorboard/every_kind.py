@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import keep_tensorflow_out
 from aboard.events.writer import EventWriter
 from tests import summaries
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard.compat.proto import config_pb2, graph_pb2  # noqa: E402
 from tensorboard.plugins.custom_scalar import layout_pb2  # noqa: E402
+from tensorboard.plugins.hparams import api_pb2  # noqa: E402
 
 START = 1_700_000_000.0
 STEPS = (0, 1, 5, 20)
@@ -46,16 +48,16 @@ def _scalars(writer: EventWriter, began: float, place: int) -> None:
         writer.scalars({"loss": 1 / (1 + step + place), "lr/group": 0.1}, step, wall_time=wall)
         writer.scalar("wide", np.pi / (1 + step), step, dtype="float64", wall_time=wall)
         writer.scalar("count", step * 3, step, dtype="int64", wall_time=wall)
-        described = encode.metadata(
+        described = summaries.metadata(
             "scalars", display_name="Accuracy", description=f"# *Right* answers of {place % 2}"
         )
-        value = encode.scalar_tensor("accuracy", step / 20, "float32", metadata=described)
-        writer.add([value], step, wall_time=wall)
+        value = encode.scalar_tensor("accuracy", step / 20, "float32")
+        writer.add([value._replace(metadata=described)], step, wall_time=wall)
     odd = [float("nan"), float("inf"), float("-inf"), -0.0, 1e-45, 3e38]
     for step, number in enumerate(odd):
         writer.scalar("odd numbers", number, step, wall_time=began + step)
     newer = encode.metadata("scalars", b"\x08\x07")
-    value = encode.scalar_tensor("of a later version", 1.0, "float32", metadata=newer)
+    value = encode.scalar_tensor("of a later version", 1.0, "float32")._replace(metadata=newer)
     writer.add([value], 0, wall_time=began)
 
 
@@ -161,21 +163,20 @@ def _layout(run: str) -> bytes:
 
 
 def _experiment() -> encode.EncodedValue:
-    return encode.hparams_experiment(
-        [
-            encode.hparam_info("lr", interval=(0.0, 1.0), display_name="rate"),
-            encode.hparam_info("optimizer", domain=["adam", "sgd"]),
-            encode.hparam_info("bias", domain=[True, False]),
-        ],
-        [encode.metric_info("loss"), encode.metric_info("loss", group="eval")],
-        name="sweep",
-        user="someone",
-        time_created=START,
-    )
+    rate = api_pb2.HParamInfo(name="lr", display_name="rate", type=api_pb2.DATA_TYPE_FLOAT64)
+    rate.domain_interval.max_value = 1.0
+    optimizer = encode.hparam_info("optimizer", domain=["adam", "sgd"])
+    bias = encode.hparam_info("bias", domain=[True, False])
+    experiment = api_pb2.Experiment(name="sweep", user="ada", time_created_secs=START)
+    experiment.hparam_infos.append(rate)
+    experiment.hparam_infos.extend(map(api_pb2.HParamInfo.FromString, (optimizer, bias)))
+    experiment.metric_infos.add(name={"tag": "loss"})
+    experiment.metric_infos.add(name={"tag": "loss", "group": "eval"})
+    return summaries.hparams(experiment=experiment)
 
 
 def _session(writer: EventWriter, began: float, place: int) -> None:
     hparams = {"lr": 0.1 / place, "optimizer": ["adam", "sgd"][place % 2], "bias": place > 2}
     start = encode.hparams_start(hparams, group=f"group {place % 2}", start_time=began)
-    end = encode.hparams_end("success" if place > 2 else "failure", end_time=began + 50)
+    end = summaries.hparams_end(1 if place > 2 else 2, began + 50)
     writer.add([start, end], 0, wall_time=began)

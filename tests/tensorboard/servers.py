@@ -10,14 +10,15 @@ from urllib.parse import quote
 
 import httpx
 
-from aboard.events import protos
+from aboard.events.messages import keep_tensorflow_out
 from aboard.index import Index
 from aboard.index.library import Library, Member
 from aboard.tensorboard.app import make_app
 from aboard.tensorboard.board import Board
+from aboard.tensorboard.plugins import stock_plugins
 from aboard.tensorboard.provider import Boards
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard import version  # noqa: E402
 from tensorboard.backend import application  # noqa: E402
@@ -120,7 +121,7 @@ class Stock:
             window_title="",
         )
         provider = data_provider.MultiplexerDataProvider(self._multiplexer, logdir)
-        plugins = protos.static_plugins()
+        plugins = stock_plugins()
         self._client = Client(application.TensorBoardWSGIApp(flags, plugins, provider))
 
     def reload(self) -> None:

@@ -5,8 +5,13 @@ import json
 import pytest
 
 from aboard.events import encode
+from aboard.events.messages import keep_tensorflow_out
 from aboard.events.writer import EventWriter
 from tests.tensorboard.servers import Stock
+
+keep_tensorflow_out()
+
+from tensorboard.plugins.hparams import api_pb2  # noqa: E402
 
 RUNS = {
     "a": ({"lr": 0.1, "old": 1.0}, ["acc"]),
@@ -30,7 +35,16 @@ def declare(directory, hparams, metrics, **values):
 
 
 def infos(**domains):
-    return [encode.hparam_info(name, **domain) for name, domain in domains.items()]
+    return [info(name, **domain) for name, domain in domains.items()]
+
+
+def info(name, *, interval=None, domain=()):
+    if interval is None:
+        return encode.hparam_info(name, domain=domain)
+    low, high = interval
+    found = api_pb2.HParamInfo(name=name, type=api_pb2.DATA_TYPE_FLOAT64)
+    found.domain_interval.min_value, found.domain_interval.max_value = low, high
+    return found.SerializeToString()
 
 
 def experiment(server):
@@ -92,7 +106,8 @@ def test_an_experiment_that_cannot_be_understood_hides_no_other(logdir, serve):
     declare(logdir / "b", infos(lr={}), [], lr=0.1)
     with EventWriter(logdir / "a") as writer:
         odd = encode.metadata("hparams", b"\xff\xff", data_class="tensor")
-        writer.add([encode.scalar_tensor("_hparams_/experiment", 1.0, "float32", metadata=odd)], 0)
+        value = encode.scalar_tensor("_hparams_/experiment", 1.0, "float32")
+        writer.add([value._replace(metadata=odd)], 0)
     assert columns(serve(logdir)) == (["lr"], [])
 
 

@@ -2,9 +2,9 @@
 
 import inspect
 
-from aboard.events import protos
+from aboard.events.messages import keep_tensorflow_out
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard.backend.event_processing import (  # noqa: E402
     plugin_event_accumulator,

@@ -15,6 +15,7 @@ from aboard.tensorboard import app, routes
 from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.routes import ResponseCache
 from aboard.tensorboard.workers import WorkerPool
+from tests import summaries
 from tests.tensorboard.servers import EVERYTHING, Ours, Stock, one_board
 
 SERIES = "data/plugin/timeseries/timeSeries"
@@ -101,8 +102,8 @@ def test_a_large_request_comes_as_a_form(every_kind, serve):
 def test_descriptions_that_runs_disagree_on_are_all_told(logdir, serve):
     for run, text in (("a", "# one"), ("b", "# one"), ("c", "*two*")):
         with EventWriter(logdir / run) as writer:
-            described = encode.metadata("scalars", description=text)
-            value = encode.scalar_tensor("loss", 1.0, "float32", metadata=described)
+            described = summaries.metadata("scalars", description=text)
+            value = encode.scalar_tensor("loss", 1.0, "float32")._replace(metadata=described)
             writer.add([value], 0, wall_time=5.0)
     mine, theirs = serve(logdir).get(TAGS).json, Stock(str(logdir)).get(TAGS).json
     assert mine == theirs
@@ -114,10 +115,10 @@ def test_descriptions_that_runs_disagree_on_are_all_told(logdir, serve):
 
 def test_a_description_can_run_no_script(logdir, serve):
     with EventWriter(logdir) as writer:
-        described = encode.metadata(
+        described = summaries.metadata(
             "scalars", description="<script>alert(1)</script> [x](javascript:y)"
         )
-        value = encode.scalar_tensor("loss", 1.0, "float32", metadata=described)
+        value = encode.scalar_tensor("loss", 1.0, "float32")._replace(metadata=described)
         writer.add([value], 0, wall_time=5.0)
     ours = serve(logdir)
     for path in (TAGS, "data/plugin/scalars/tags"):
@@ -155,7 +156,7 @@ def test_a_tag_whose_metadata_is_damaged_does_not_spoil_the_board(logdir, serve)
     with EventWriter(logdir) as writer:
         writer.scalar("good", 1.0, 1)
         damaged = encode.metadata("scalars", b"\xff\xff\xff")
-        writer.add([encode.scalar_tensor("bad", 1.0, "float32", metadata=damaged)], 1)
+        writer.add([encode.scalar_tensor("bad", 1.0, "float32")._replace(metadata=damaged)], 1)
     ours = serve(logdir)
     assert ours.get(TAGS).json["scalars"]["runTagInfo"] == {".": ["good"]}
     assert set(ours.get("data/plugin/scalars/tags").json["."]) == {"good"}

@@ -1,4 +1,4 @@
-"""What plugins compute can be ended, takes its share only, and hurts nobody else."""
+"""What plugins compute can be ended, takes its share only, and does not block other requests."""
 
 import asyncio
 import os

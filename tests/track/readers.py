@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from aboard.events import protos
+from aboard.events.messages import load_protos
 from aboard.index import Index
 from aboard.index.logs import Logs
 
-tensorboard = protos.load()
+tensorboard = load_protos()
 
 from tensorboard.backend.event_processing import plugin_event_accumulator  # noqa: E402
 from tensorboard.compat.proto import graph_pb2  # noqa: E402

@@ -20,7 +20,8 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 from tensorboard.plugin_util import markdown_to_safe_html
 
-from aboard.events import encode, protos
+from aboard.events import encode
+from aboard.events.messages import keep_tensorflow_out
 from aboard.track import arrays
 from aboard.track.arrays import (
     MOST_COLUMNS,
@@ -33,7 +34,7 @@ from aboard.track.arrays import (
     to_step,
 )
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from torch.utils.tensorboard import _utils, summary  # noqa: E402
 

@@ -252,24 +252,27 @@ def git(directory: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
 
-def test_the_commit_is_what_git_says(tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
+def test_the_commit_is_what_git_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository, side = tmp_path / "repository", tmp_path / "side"
     (repository / "src").mkdir(parents=True)
-    assert git_commit(repository) == ""
+    monkeypatch.chdir(repository / "src")
+    assert git_commit() == ""
     git(repository, "init")
-    assert git_commit(repository) == ""
+    assert git_commit() == ""
     git(repository, "commit", "--allow-empty", "-m", "one")
     head = git(repository, "rev-parse", "HEAD")
-    assert git_commit(repository / "src") == head
-    git(repository, "worktree", "add", "-b", "side", str(tmp_path / "side"))
-    git(tmp_path / "side", "commit", "--allow-empty", "-m", "two")
-    assert git_commit(tmp_path / "side") == git(tmp_path / "side", "rev-parse", "HEAD") != head
+    assert git_commit() == head
+    git(repository, "worktree", "add", "-b", "side", str(side))
+    git(side, "commit", "--allow-empty", "-m", "two")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(side)
+        assert git_commit() == git(side, "rev-parse", "HEAD") != head
     git(repository, "pack-refs", "--all")
-    assert git_commit(repository) == head
+    assert git_commit() == head
     git(repository, "checkout", "--detach")
-    assert git_commit(repository) == head
+    assert git_commit() == head
     (repository / ".git" / "HEAD").write_bytes(b"\xff\xfe")
-    assert git_commit(repository) == ""
+    assert git_commit() == ""
 
 
 def test_who_and_where() -> None:

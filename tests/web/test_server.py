@@ -64,7 +64,7 @@ print(ended.name, flush=True)
 
 @contextmanager
 def held(*ports: int) -> Iterator[None]:
-    """Let someone else listen on these ports of 127.0.0.1."""
+    """Listen on these ports of 127.0.0.1, as another program does."""
     with ExitStack() as stack:
         for port in ports:
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
@@ -94,7 +94,7 @@ needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6
 
 @pytest.fixture
 def free_range(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Move the default port to where nobody is."""
+    """Move the default port to a range of free ports."""
     for first in random.Random(os.getpid()).sample(range(20_000, 30_000), 400):
         try:
             close(listen(port=first))

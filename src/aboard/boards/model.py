@@ -714,13 +714,13 @@ class BoardsError(HintedError):
     """An error that a user or a caller can resolve."""
 
 
-class NoSuchName(BoardsError):  # noqa: N818 - named by what is wrong
+class NoSuchName(BoardsError):
     """Not found, or not visible to the user."""
 
     code = "not_found"
 
 
-class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
+class Ambiguous(BoardsError):
     """A prefix that several ids or names share."""
 
     code = "ambiguous"
@@ -731,7 +731,7 @@ class Ambiguous(BoardsError):  # noqa: N818 - named by what is wrong
         super().__init__(f"{text!r} matches several boards: {named}{more}.", "Use a longer prefix.")
 
 
-class Conflict(BoardsError):  # noqa: N818 - named by what is wrong
+class Conflict(BoardsError):
     """The request conflicts with the current state, or another request changed it first."""
 
     code = "conflict"
@@ -755,13 +755,13 @@ class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
 
 
-class BadValue(BoardsError):  # noqa: N818 - named by what is wrong
+class BadValue(BoardsError):
     """An invalid value."""
 
     code = "bad_value"
 
 
-class BoardLimitExceeded(BoardsError):  # noqa: N818 - named by what is wrong
+class BoardLimitExceeded(BoardsError):
     """A user's limit is exceeded; `boards` are those that count, oldest first."""
 
     code = "limit_exceeded"
@@ -771,19 +771,19 @@ class BoardLimitExceeded(BoardsError):  # noqa: N818 - named by what is wrong
         self.boards = tuple(boards)
 
 
-class Busy(BoardsError):  # noqa: N818 - named by what is wrong
+class Busy(BoardsError):
     """Too much work at once; the same call may succeed later."""
 
     code = "busy"
 
 
-class DatabaseUnavailable(BoardsError):  # noqa: N818 - named by what is wrong
+class DatabaseUnavailable(BoardsError):
     """The database does not answer; the same call may succeed later."""
 
     code = "database_unavailable"
 
 
-class BadDatabase(BoardsError):  # noqa: N818 - named by what is wrong
+class BadDatabase(BoardsError):
     """A database that this version cannot use; retrying does not help."""
 
     code = "bad_database"

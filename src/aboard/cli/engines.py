@@ -104,7 +104,7 @@ class Stage(NamedTuple):
     hint: str = ""
 
 
-class StageFailed(Exception):  # noqa: N818 - named after the problem
+class StageFailed(Exception):
     """A stage failed that later ones need."""
 
 

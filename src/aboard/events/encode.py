@@ -23,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.events.messages import (
+    DATA_CLASSES,
     DT_STRING,
     ELEMENT_TYPES,
     SESSION_START,
     VARINT,
     ElementType,
+    HParam,
     delimited,
     float64_field,
     integer_field,
@@ -38,12 +40,8 @@ from aboard.events.messages import (
 FILE_VERSION = "brain.Event:2"
 WRITER = "aboard.events.writer"
 
-DATA_CLASSES = {"": 0, "scalar": 1, "tensor": 2, "blob_sequence": 3}
-
 _wall_time = struct.Struct("<Bd").pack
 _simple_value = struct.Struct("<Bf").pack
-
-HParam = bool | int | float | str
 
 
 class EncodedValue(NamedTuple):
@@ -113,21 +111,12 @@ def _event(wall_time: float, step: int, field: int, payload: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def metadata(
-    plugin: str,
-    content: bytes = b"",
-    *,
-    data_class: str = "",
-    display_name: str = "",
-    description: str = "",
+    plugin: str, content: bytes = b"", *, data_class: str = "", description: str = ""
 ) -> bytes:
     """Encode a `SummaryMetadata`; readers know the data class of standard plugins."""
     plugin_data = text_field(1, plugin) + (delimited(2, content) if content else b"")
-    return (
-        (delimited(1, plugin_data) if plugin_data else b"")
-        + text_field(2, display_name)
-        + text_field(3, description)
-        + integer_field(4, DATA_CLASSES[data_class])
-    )
+    fields = (delimited(1, plugin_data) if plugin_data else b"") + text_field(3, description)
+    return fields + integer_field(4, DATA_CLASSES.index(data_class))
 
 
 # One builder for each kind of summary.
@@ -147,10 +136,9 @@ def scalar_tensor(
     dtype: str | None = None,
     *,
     content: bool | None = None,
-    metadata: bytes = metadata("scalars"),
 ) -> EncodedValue:
     proto = tensor_proto(_single(tag, number, dtype), dtype, content=content)
-    return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata)
+    return EncodedValue(tag, _tag(tag) + delimited(8, proto), metadata("scalars"))
 
 
 def tensor(
@@ -271,10 +259,9 @@ def images(tag: str, encoded: Sequence[bytes], width: int, height: int) -> Encod
 
 
 def audio(tag: str, wavs: Sequence[bytes], labels: Sequence[str] | None = None) -> EncodedValue:
-    names = labels or [""] * len(wavs)
     clips = np.empty((len(wavs), 2), dtype=object)
-    for row, (wav, label) in enumerate(zip(wavs, names, strict=True)):
-        clips[row] = wav, label
+    for row, clip in enumerate(zip(wavs, labels or [""] * len(wavs), strict=True)):
+        clips[row] = clip
     return _known(tag, "audio", clips, integer_field(2, 11))
 
 
@@ -332,47 +319,23 @@ def hparam_info(
     name: str,
     *,
     domain: Sequence[HParam] = (),
-    interval: tuple[float, float] | None = None,
     kind: type | None = None,  # str, bool or float
-    display_name: str = "",
-    description: str = "",
 ) -> bytes:
-    info = text_field(1, name) + text_field(2, display_name) + text_field(3, description)
-    if interval:
-        bounds = float64_field(1, interval[0]) + float64_field(2, interval[1])
-        return info + integer_field(4, 3) + delimited(6, bounds)
+    info = text_field(1, name)
     if domain:
         listed = b"".join([delimited(1, _hparam(choice, name)) for choice in domain])
         return info + integer_field(4, _hparam_type(type(domain[0]))) + delimited(5, listed)
     return info + integer_field(4, _hparam_type(kind)) if kind else info
 
 
-def metric_info(
-    tag: str, *, group: str = "", display_name: str = "", description: str = ""
-) -> bytes:
-    """Describe a metric to show with hyperparameters: a scalar tag, in a subdirectory `group`."""
-    name = text_field(1, group) + text_field(2, tag)
-    return delimited(1, name) + text_field(3, display_name) + text_field(4, description)
+def metric_info(tag: str) -> bytes:
+    """Describe a metric to show with hyperparameters: a scalar tag."""
+    return delimited(1, text_field(2, tag))
 
 
-def hparams_experiment(
-    hparams: Iterable[bytes],
-    metrics: Iterable[bytes],
-    *,
-    name: str = "",
-    description: str = "",
-    user: str = "",
-    time_created: float = 0.0,
-) -> EncodedValue:
-    experiment = (
-        text_field(1, description)
-        + text_field(2, user)
-        + float64_field(3, time_created)
-        + b"".join([delimited(4, info) for info in hparams])
-        + b"".join([delimited(5, info) for info in metrics])
-        + text_field(6, name)
-    )
-    return _hparams("_hparams_/experiment", delimited(2, experiment))
+def hparams_experiment(hparams: Iterable[bytes], metrics: Iterable[bytes]) -> EncodedValue:
+    infos = [delimited(4, info) for info in hparams] + [delimited(5, info) for info in metrics]
+    return _hparams("_hparams_/experiment", delimited(2, b"".join(infos)))
 
 
 def hparams_start(
@@ -388,8 +351,8 @@ def hparams_start(
 _STATUSES = {"unknown": 0, "success": 1, "failure": 2, "running": 3}
 
 
-def hparams_end(status: str = "success", *, end_time: float = 0.0) -> EncodedValue:
-    session = integer_field(1, _STATUSES[status]) + float64_field(2, end_time)
+def hparams_end(status: str = "success") -> EncodedValue:
+    session = integer_field(1, _STATUSES[status])
     return _hparams("_hparams_/session_end_info", delimited(4, session))
 
 

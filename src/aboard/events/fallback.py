@@ -31,7 +31,7 @@ from aboard.events.messages import (
     ORIGIN_SIMPLE,
     Event,
     Malformed,
-    Value,
+    ParsedValue,
     is_one_field,
     parse_event,
     parse_metadata,
@@ -117,7 +117,7 @@ class PythonCore:
         self._numbers: dict[bytes, int] = {}
         self._shapes: dict[bytes, int] = {}
         self._has_damage = damage_start >= 0  # anywhere in the file so far
-        self._recognised: list[Values] = []
+        self._recognised: list[ValueColumns] = []
         self._points: list[_Point] = []
         self._pointers: list[_Pointer] = []
         self._damage: list[tuple[int, int]] = []
@@ -294,7 +294,7 @@ class PythonCore:
         with np.errstate(invalid="ignore"):  # raised for a signaling NaN
             values = everywhere(block, "<f4")[ends[some] - 4].astype(np.float64)
         columns = offsets[some], known[some], steps[some], walls[some], values
-        self._recognised.append(Values(*columns))
+        self._recognised.append(ValueColumns(*columns))
 
     def _add_to_digest(self, offsets: Ints, checksums: npt.NDArray[np.uint32]) -> None:
         factors = 2 * offsets.astype(np.uint64) + np.uint64(1)
@@ -345,7 +345,7 @@ class PythonCore:
             case _:
                 self._pointers.append((offset, -1, event.step, event.wall, length, 0))
 
-    def _add(self, value: Value, event: Event, offset: int, length: int) -> None:
+    def _add(self, value: ParsedValue, event: Event, offset: int, length: int) -> None:
         number = self._number(value.tag)
         one = self._series[number]
         one.origin = one.origin or value.origin
@@ -401,15 +401,15 @@ class PythonCore:
         one.shapes.clear()
 
 
-def _points(rows: Sequence[_Point]) -> Values:
-    return Values(*_columns(rows, "qqqdd"))
+def _points(rows: Sequence[_Point]) -> ValueColumns:
+    return ValueColumns(*_columns(rows, "qqqdd"))
 
 
-def _pointers(rows: Sequence[_Pointer]) -> Values:
+def _pointers(rows: Sequence[_Pointer]) -> ValueColumns:
     offsets, series, steps, walls, lengths, tensor_rows = _columns(rows, "qqqdqq")
     # No tensor has more rows than bytes, whatever its shape says.
     payload = np.stack([offsets, lengths, np.clip(tensor_rows, 0, lengths)], axis=1)
-    return Values(offsets, series, steps, walls, payload)
+    return ValueColumns(offsets, series, steps, walls, payload)
 
 
 def _columns(rows: Sequence[_Point] | Sequence[_Pointer], kinds: str) -> list[npt.NDArray[Any]]:
@@ -473,7 +473,7 @@ def _heads(block: bytes, starts: Ints, ends: Ints) -> tuple[Floats, Ints, Ints]:
 # Values to the parts of their series.
 
 
-class Values(NamedTuple):
+class ValueColumns(NamedTuple):
     """Values in any order: `payload` has one column for points, three for pointers."""
 
     offsets: Ints  # of their records in the file; those of one record are in order
@@ -483,11 +483,11 @@ class Values(NamedTuple):
     payload: Floats | Ints
 
 
-def joined(values: Iterable[Values]) -> Values:
-    return Values(*(np.concatenate(column) for column in zip(*values, strict=True)))
+def joined(values: Iterable[ValueColumns]) -> ValueColumns:
+    return ValueColumns(*(np.concatenate(column) for column in zip(*values, strict=True)))
 
 
-def pack(values: Values, wide: Collection[int]) -> list[Part]:
+def pack(values: ValueColumns, wide: Collection[int]) -> list[Part]:
     """Return the values as one part per series; points take 32 bits, in `wide` series 64."""
     ordered = _some(values, np.lexsort((values.offsets, values.series)))
     series = ordered.series
@@ -496,11 +496,11 @@ def pack(values: Values, wide: Collection[int]) -> list[Part]:
     return [_part(_some(ordered, slice(*ends)), wide) for ends in pairwise(bounds)]
 
 
-def _some(values: Values, places: Ints | slice) -> Values:
-    return Values._make(column[places] for column in values)
+def _some(values: ValueColumns, places: Ints | slice) -> ValueColumns:
+    return ValueColumns._make(column[places] for column in values)
 
 
-def _part(values: Values, wide: Collection[int]) -> Part:
+def _part(values: ValueColumns, wide: Collection[int]) -> Part:
     series, (_, _, steps, walls, payload) = int(values.series[0]), values
     is_point = payload.ndim == 1
     stored = payload.astype(np.float32) if is_point and series not in wide else payload

@@ -1,22 +1,33 @@
-"""Protobuf messages in plain Python: writes fields, parses what the scanner needs of an `Event`.
+"""Protobuf messages: written and parsed in plain Python, and decoded by TensorBoard.
 
-Does not import protobuf. The parser follows scan.h and wire.h: of a repeated number or text the
-last one counts, the pieces of a message are joined, a field of the wrong wire type is unknown, and
-a message that cannot be parsed to its end is malformed.
+`parse_event` returns what the scanner needs of an `Event`, without protobuf. It follows scan.h and
+wire.h: of a repeated number or text the last one counts, the pieces of a message are joined, a
+field of the wrong wire type is unknown, and a message that cannot be parsed to its end is
+malformed. `decode` returns the values of any `Event`, with TensorBoard's protobufs and its
+migrations of old files, which `load_protos` imports on first use.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from itertools import chain
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aboard.system import require
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # The field of Summary.Value that holds a value; the numbers are those of scan.h.
 ORIGIN_NONE = 0
 ORIGIN_SIMPLE, ORIGIN_IMAGE, ORIGIN_HISTOGRAM, ORIGIN_AUDIO, ORIGIN_TENSOR = 2, 4, 5, 6, 8
 ORIGIN_GRAPH, ORIGIN_RUN_METADATA = 104, 108  # kinds of event that become a separate tag
 
+DATA_CLASSES = ("", "scalar", "tensor", "blob_sequence")  # by their numbers in SummaryMetadata
 CLASS_UNKNOWN, CLASS_SCALAR, CLASS_OTHER = 0, 1, 2  # by a tag's metadata; as in scan.h
 
 VARINT, FIXED64, BYTES, GROUP, GROUP_END, FIXED32 = 0, 1, 2, 3, 4, 5
@@ -68,7 +79,7 @@ def float64_field(field: int, number: float) -> bytes:
 SESSION_START = "_hparams_/session_start_info"
 
 
-class Malformed(ValueError):  # noqa: N818 - named by what is wrong
+class Malformed(ValueError):
     """The bytes are not a protobuf message."""
 
 
@@ -288,7 +299,7 @@ def parse_tensor(*pieces: bytes) -> Tensor:
     return tensor._replace(single=_number(kind, stored[0] if stored else 0))
 
 
-class Value(NamedTuple):
+class ParsedValue(NamedTuple):
     tag: bytes = b""
     origin: int = 0  # the number of the field with the value
     metadata: bytes | None = None
@@ -296,7 +307,7 @@ class Value(NamedTuple):
     tensor: Tensor | None = None
 
 
-def parse_value(data: bytes) -> Value:
+def parse_value(data: bytes) -> ParsedValue:
     tag = node = b""
     what, content, metadata = 0, list[bytes](), list[bytes]()
     for f in fields(data):
@@ -312,7 +323,7 @@ def parse_value(data: bytes) -> Value:
                     what, content = f.number, []
                 content.append(f.octets)
     # A histogram of the oldest kind is not read, but replaces another value.
-    value = Value(tag or node, 0 if what == 3 else what)
+    value = ParsedValue(tag or node, 0 if what == 3 else what)
     if metadata:
         parse_metadata(*metadata)
         value = value._replace(metadata=b"".join(metadata))
@@ -329,7 +340,7 @@ class Event(NamedTuple):
     wall: float
     step: int
     what: int
-    values: list[Value]
+    values: list[ParsedValue]
     tag: bytes  # of a tagged_run_metadata
     malformed: bool  # a value is; those before it are in `values`
 
@@ -347,7 +358,7 @@ def parse_event(data: bytes) -> Event:
                 if f.number != what:
                     what, pieces = f.number, []
                 pieces.append(f.octets)
-    values: list[Value] = []
+    values: list[ParsedValue] = []
     tag = b""
     if what == 8:
         for f in _fields_of(pieces):
@@ -394,3 +405,205 @@ def _hparam(data: bytes) -> HParam | None:
         elif one.number == 4 and one.wire == VARINT:
             value = bool(one.value)
     return value
+
+
+# TensorBoard's protobufs. None of these modules is a public interface; `make compat` tests them
+# with TensorBoard 2.15 and later.
+
+
+class Protos(NamedTuple):
+    event_pb2: Any
+    summary_pb2: Any
+    data_compat: Any
+    dataclass_compat: Any
+    tensor_util: Any
+    NotAMessage: type[Exception]  # what parsing raises for bytes that are not a message
+
+
+@cache
+def load_protos() -> Protos:
+    """Import the modules that read an event; the first call takes most of a second."""
+    keep_tensorflow_out()
+    from google.protobuf import message
+    from tensorboard import data_compat, dataclass_compat
+    from tensorboard.compat.proto import event_pb2, summary_pb2
+    from tensorboard.util import tensor_util
+
+    not_a_message = message.DecodeError
+    return Protos(event_pb2, summary_pb2, data_compat, dataclass_compat, tensor_util, not_a_message)
+
+
+def keep_tensorflow_out() -> None:
+    """Make `tensorboard.compat`, which looks for this module, treat TensorFlow as missing.
+
+    Every import of TensorBoard comes after this call. Otherwise TensorBoard would import TensorFlow
+    if it is installed, which takes several seconds and half a gigabyte.
+    """
+    require("tensorboard")
+    name = "tensorboard.compat.notf"
+    sys.modules.setdefault(name, ModuleType(name))
+    _check_versions()
+
+
+@cache
+def _check_versions() -> None:
+    """Raise ImportError for versions that old TensorBoards allow but do not work with."""
+    from google import protobuf
+    from numpy import __version__ as numpy_version
+    from tensorboard import version
+
+    if _numbers(version.VERSION) >= (2, 17):
+        return
+    for package, found, newer in (
+        ("numpy", numpy_version, (2,)),
+        ("protobuf", protobuf.__version__, (5,)),
+    ):
+        if _numbers(found) >= newer:
+            raise ImportError(
+                f"TensorBoard {version.VERSION} does not work with {package} {found}: "
+                "pip install 'tensorboard>=2.17', or 'numpy<2' 'protobuf<5'"
+            )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+# Decoding. In whatever form a value was written, it is returned as a tensor with a plugin and a
+# data class.
+
+_NOT_WHAT_IT_SAYS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""The errors that TensorBoard's conversions raise for an invalid message."""
+_UNKNOWN_TO_TENSORBOARD = {
+    DT_BFLOAT16: ("half_val", "<u2"),
+    22: ("uint32_val", "<u4"),
+    23: ("uint64_val", "<u8"),
+}
+_MAX_REPEATS = 1 << 24  # a damaged shape must not repeat one element into all memory
+
+
+class DecodeError(ValueError):
+    """Bytes that are not an event, or an inconsistent tensor."""
+
+
+class Value(NamedTuple):
+    tag: str
+    step: int
+    wall_time: float
+    plugin: str
+    data_class: str
+    """`scalar`, `tensor` or `blob_sequence`; empty if neither file nor plugin defines it."""
+    metadata: bytes
+    """The serialized `SummaryMetadata` of the tag, with its data class filled in."""
+    tensor_proto: Any
+
+    @property
+    def tensor(self) -> npt.NDArray[Any]:
+        """The value as a new array; text as bytes, bfloat16 as float32."""
+        try:
+            return _array(self.tensor_proto)
+        except _NOT_WHAT_IT_SAYS as error:
+            raise self._unreadable("tensor", str(error)) from error
+
+    @property
+    def blobs(self) -> list[bytes]:
+        """The members of a blob sequence: images (after their size), audio clips or graphs."""
+        if self.tensor_proto.dtype != DT_STRING:
+            raise self._unreadable("blobs", f"its type {self.tensor_proto.dtype} is not text")
+        return list(self.tensor.ravel())
+
+    def _unreadable(self, what: str, reason: str) -> DecodeError:
+        return DecodeError(f"cannot read the {what} of {self.tag!r} at step {self.step}: {reason}")
+
+
+def decode(data: bytes, metadata: Mapping[str, bytes] | None = None) -> list[Value]:
+    """Decode a serialized `Event` into its values, which may be none.
+
+    `metadata` maps a tag to the serialized `SummaryMetadata` of its first value in the run, as
+    written or from `Value.metadata`, because later values omit it.
+    """
+    import numpy as np
+
+    tensorboard = load_protos()
+    try:
+        event = tensorboard.event_pb2.Event.FromString(data)
+        first = _first_metadata(event, metadata or {})
+        with np.errstate(over="ignore"):
+            event = tensorboard.data_compat.migrate_event(event)
+            events = tensorboard.dataclass_compat.migrate_event(event, first)
+    except tensorboard.NotAMessage as error:
+        raise DecodeError(f"not an event: {error}") from error
+    except _NOT_WHAT_IT_SAYS as error:
+        raise DecodeError(f"cannot migrate an event: {error}") from error
+    return [value for each in events for value in _values(each, metadata or {})]
+
+
+@lru_cache(maxsize=4096)
+def migrated_metadata(metadata: bytes) -> bytes:
+    """Fill in the data class in the `SummaryMetadata` of a plugin that TensorBoard knows."""
+    tensorboard = load_protos()
+    event = tensorboard.event_pb2.Event()
+    event.summary.value.add().metadata.ParseFromString(metadata)
+    (event,) = tensorboard.dataclass_compat.migrate_event(event, {})
+    return bytes(event.summary.value[0].metadata.SerializeToString())
+
+
+def _first_metadata(event: Any, metadata: Mapping[str, bytes]) -> dict[str, Any]:
+    """Parse the first metadata of the event's tags, in the form the migration expects.
+
+    The migration handles values whose data class is missing, so a class that was filled in is
+    removed again. Metadata without a plugin belongs to an old value, which implies its plugin.
+    """
+    summary_metadata = load_protos().summary_pb2.SummaryMetadata
+    first = {}
+    for value in event.summary.value:
+        given = summary_metadata.FromString(metadata.get(value.tag, b""))
+        if not given.plugin_data.plugin_name:
+            continue
+        bare = summary_metadata()
+        bare.CopyFrom(given)
+        bare.ClearField("data_class")
+        filled_in = migrated_metadata(bare.SerializeToString()) == given.SerializeToString()
+        first[value.tag] = bare if filled_in else given
+    return first
+
+
+def _values(event: Any, metadata: Mapping[str, bytes]) -> Iterator[Value]:
+    summary_metadata = load_protos().summary_pb2.SummaryMetadata
+    for value in event.summary.value:
+        if not value.HasField("tensor"):
+            continue
+        own = value.metadata
+        first = summary_metadata.FromString(migrated_metadata(metadata.get(value.tag, b"")))
+        if first.plugin_data.plugin_name:
+            own = first
+        yield Value(
+            tag=value.tag or value.node_name,
+            step=event.step,
+            wall_time=event.wall_time,
+            plugin=own.plugin_data.plugin_name,
+            data_class=DATA_CLASSES[own.data_class] if own.data_class in range(4) else "",
+            metadata=own.SerializeToString(),
+            tensor_proto=value.tensor,
+        )
+
+
+def _array(proto: Any) -> npt.NDArray[Any]:
+    """Decode a `TensorProto`, text as bytes and bfloat16 as float32; ValueError for a bad shape."""
+    import numpy as np
+
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    count = int(np.prod(shape, dtype=object)) if shape else 1
+    if not 0 <= count <= max(_MAX_REPEATS, proto.ByteSize()):
+        raise ValueError(f"its shape is {shape}")
+    if proto.dtype not in _UNKNOWN_TO_TENSORBOARD:
+        elements: npt.NDArray[Any] = load_protos().tensor_util.make_ndarray(proto)
+        return elements
+    name, dtype = _UNKNOWN_TO_TENSORBOARD[proto.dtype]
+    content = proto.tensor_content
+    elements = np.frombuffer(content, dtype) if content else np.array(getattr(proto, name), dtype)
+    if len(elements) == 1:
+        elements = np.repeat(elements, count)
+    if proto.dtype == DT_BFLOAT16:
+        elements = (elements.astype("<u4") << 16).view("<f4")
+    return elements.reshape(shape)

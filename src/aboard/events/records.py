@@ -80,14 +80,6 @@ def unframe(record: bytes) -> bytes:
     return data
 
 
-def read_records(data: bytes) -> Iterator[tuple[int, bytes]]:
-    offset = 0
-    while offset + OVERHEAD <= len(data):
-        total = OVERHEAD + int.from_bytes(data[offset : offset + 8], "little")
-        yield offset, unframe(data[offset : offset + total])
-        offset += total
-
-
 def ends(records: bytes | bytearray, start: int = 0, stop: int | None = None) -> Iterator[int]:
     end = start
     last = len(records) if stop is None else stop

@@ -656,7 +656,7 @@ def _close_at_exit() -> None:
     _closing_in = os.getpid()
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing and multiprocessing.parent_process():
-        # Undocumented; checked with Python 3.11, and covered by a test.
+        # Not documented: checked with Python 3.11 by tests/events/test_flushing.py.
         from multiprocessing.util import Finalize
 
         Finalize(None, _close_all, exitpriority=0)

@@ -85,7 +85,7 @@ class AuthError(BoardsError):
     code = "not_authenticated"
 
 
-class TooManyAttempts(BoardsError):  # noqa: N818 - named by what is wrong
+class TooManyAttempts(BoardsError):
     """A password that was not compared because of too many attempts."""
 
     code = "too_many_attempts"

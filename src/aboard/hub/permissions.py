@@ -15,7 +15,7 @@ from aboard.boards.model import BoardRecord, BoardsError, Visibility
 from aboard.boards.registry import no_such_board
 
 
-class Forbidden(BoardsError):  # noqa: N818 - named by what is wrong
+class Forbidden(BoardsError):
     """An action that is not allowed, on something that the visitor may see."""
 
     code = "forbidden"

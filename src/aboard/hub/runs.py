@@ -23,8 +23,8 @@ import orjson
 
 from aboard.boards.model import BadValue, Busy, Conflict, NoSuchName
 from aboard.doctor.rules import Finding
-from aboard.events.decode import DecodeError, Value
 from aboard.events.files import EVENT_FILE
+from aboard.events.messages import DecodeError, Value
 from aboard.hub import read
 from aboard.hub.jobs import follow
 from aboard.index import Index, Pointer, Report, Source, Tag, UnknownName
@@ -114,7 +114,7 @@ class Logged(NamedTuple):
         )
 
 
-class _Overdue(Exception):  # noqa: N818 - named by what it is
+class _Overdue(Exception):
     pass
 
 

@@ -21,7 +21,7 @@ from aboard.runs import nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from aboard.events.decode import Value
+    from aboard.events.messages import Value
     from aboard.index.series import Series, Summary
 
 

@@ -33,7 +33,7 @@ from aboard.index.tags import (
 from aboard.storage.base import is_below, join
 
 
-class UnknownName(LookupError):  # noqa: N818 - named by what is wrong
+class UnknownName(LookupError):
     """No run or tag has this name."""
 
 

@@ -32,7 +32,7 @@ from aboard.index.tags import Segment, Tag
 from aboard.storage.base import Storage, StorageError, is_remote, join, open_storage, split
 
 if TYPE_CHECKING:
-    from aboard.events.decode import Value
+    from aboard.events.messages import Value
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -545,7 +545,7 @@ def _storage(uri: str) -> Storage:
 
 
 def _values(tag: Tag, data: bytes) -> list[Value]:
-    from aboard.events.decode import decode
+    from aboard.events.messages import decode
 
     metadata = {} if tag.metadata is None else {tag.name: tag.metadata}
     return [value for value in decode(data, metadata) if value.tag == tag.name][-1:]

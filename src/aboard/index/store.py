@@ -135,7 +135,7 @@ class _OpenFile:
         self.has_others = False
 
 
-class _Outrun(Exception):  # noqa: N818
+class _Outrun(Exception):
     """Another process has already stored this part of the file, or has replaced it."""
 
 

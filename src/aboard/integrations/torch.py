@@ -314,5 +314,7 @@ def _gradient_norm(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
         return None  # this would need all ranks, and only one may log
     dense = [one.coalesce().values() if one.is_sparse else one for one in gradients]
     norm = torch.nn.utils.get_total_norm(dense)
-    scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by it
+    # A fused optimizer divides by it. Not documented: checked with PyTorch 2.13 by
+    # tests/integrations/test_torch.py.
+    scale = getattr(optimizer, "grad_scale", None)
     return norm if scale is None else norm / scale.to(norm.device)

@@ -14,7 +14,7 @@ class JobError(Exception):
     code: ClassVar[str] = "failure"
 
 
-class BadJob(JobError):  # noqa: N818 - named after the problem
+class BadJob(JobError):
     """The request is invalid."""
 
     code: ClassVar[str] = "invalid"
@@ -26,11 +26,11 @@ class JobExists(BadJob):
     code: ClassVar[str] = "exists"
 
 
-class NoSuchJob(JobError):  # noqa: N818 - named after the problem
+class NoSuchJob(JobError):
     code: ClassVar[str] = "not_found"
 
 
-class JobTimeout(JobError, TimeoutError):  # noqa: N818 - as TimeoutError
+class JobTimeout(JobError, TimeoutError):
     """The job has not ended within the timeout of the caller. It continues."""
 
     code: ClassVar[str] = "not_ready"

@@ -57,7 +57,7 @@ _LOGDIR = re.compile(
 _TIME = re.compile(r"\d{10}\.\d+")
 
 
-class BadName(ValueError):  # noqa: N818 - named by what is wrong
+class BadName(ValueError):
     """An invalid name of an experiment, a run or a job."""
 
 
@@ -443,7 +443,7 @@ _JUMPS = (1, 4, 16, 64, 256, 1024)
 Describe = Callable[[str], Manifest]  # from the name of a run
 
 
-class RunExists(Exception):  # noqa: N818 - named by what is wrong
+class RunExists(Exception):
     """The name is taken."""
 
 

@@ -71,7 +71,7 @@ def _lock_of(storage: Storage, name: str) -> threading.RLock:
         return _locks.setdefault((storage.uri, name), threading.RLock())
 
 
-class BadManifest(ValueError):  # noqa: N818 - named by what is wrong
+class BadManifest(ValueError):
     """An invalid `run.json`; the text says where and why."""
 
 

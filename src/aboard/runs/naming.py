@@ -81,7 +81,7 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-class BadTemplate(RunsError):  # noqa: N818 - named by what is wrong
+class BadTemplate(RunsError):
     code: ClassVar[str] = "bad_template"
 
 

@@ -84,7 +84,7 @@ class Place(NamedTuple):
 NOWHERE = Place()
 
 
-class BadQuestion(RunsError):  # noqa: N818 - named by what is wrong
+class BadQuestion(RunsError):
     """An invalid question; `picture` shows the text with carets under the invalid part."""
 
     code: ClassVar[str] = "bad_question"

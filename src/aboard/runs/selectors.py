@@ -60,23 +60,23 @@ class SelectionError(RunsError):
     """Selectors that are invalid or select nothing."""
 
 
-class BadSelector(SelectionError):  # noqa: N818 - named by what is wrong
+class BadSelector(SelectionError):
     code: ClassVar[str] = "bad_selector"
 
 
-class NothingMatches(SelectionError):  # noqa: N818 - named by what is wrong
+class NothingMatches(SelectionError):
     code: ClassVar[str] = "nothing_matches"
 
 
-class AmbiguousRun(SelectionError):  # noqa: N818 - named by what is wrong
+class AmbiguousRun(SelectionError):
     code: ClassVar[str] = "ambiguous"
 
 
-class NotSelected(SelectionError):  # noqa: N818 - named by what is wrong
+class NotSelected(SelectionError):
     code: ClassVar[str] = "not_found"
 
 
-class OutsideRoots(SelectionError):  # noqa: N818 - named by what is wrong
+class OutsideRoots(SelectionError):
     code: ClassVar[str] = "outside_roots"
 
 

@@ -37,7 +37,7 @@ _SIZES: _Units = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-class BadAmount(RunsError):  # noqa: N818 - named by what is wrong
+class BadAmount(RunsError):
     """Not a duration or a size."""
 
     code: ClassVar[str] = "bad_value"

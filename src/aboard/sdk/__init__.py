@@ -34,7 +34,7 @@ class HubError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
 
-class Unreachable(HubError):  # noqa: N818 - named by what is wrong
+class Unreachable(HubError):
     """No hub was found, or it does not answer."""
 
 
@@ -42,11 +42,11 @@ class AuthError(HubError):
     """The hub does not accept the token, or the user may not do this."""
 
 
-class NotFound(HubError):  # noqa: N818 - named by what is wrong
+class NotFound(HubError):
     """It does not exist, or the user may not see it."""
 
 
-class BoardLimitExceeded(HubError):  # noqa: N818 - named by what is wrong
+class BoardLimitExceeded(HubError):
     """The user has reached the limit of boards.
 
     Attributes:
@@ -56,11 +56,11 @@ class BoardLimitExceeded(HubError):  # noqa: N818 - named by what is wrong
     boards: Sequence[str] = ()
 
 
-class NotReady(HubError):  # noqa: N818 - named by what is wrong
+class NotReady(HubError):
     """The board or job is not ready; the same call may succeed later."""
 
 
-class BoardFailed(HubError):  # noqa: N818 - named by what is wrong
+class BoardFailed(HubError):
     """The board has ended.
 
     Attributes:

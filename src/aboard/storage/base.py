@@ -5,9 +5,6 @@ Implementations map names to paths or keys. Nothing here reads a disk or the net
 working directory of relative paths.
 """
 
-# ruff: noqa: N818
-# Errors are named after the problem: NoSuchPath, StorageFull.
-
 import errno
 import os
 import posixpath

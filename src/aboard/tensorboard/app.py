@@ -518,7 +518,7 @@ def _digest(board: str, path: str, compressed: bool, request: Request, body: byt
     return digest.digest()
 
 
-class _NeedsWorker(Exception):  # noqa: N818 - named by what is needed
+class _NeedsWorker(Exception):
     """The response must be computed by a worker."""
 
 

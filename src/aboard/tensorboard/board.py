@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from aboard.events import protos
+from aboard.events.messages import keep_tensorflow_out, load_protos
 from aboard.index import Source, Tag
 from aboard.index.library import Library, Member
 from aboard.index.tags import TagGroup, Tags
@@ -598,10 +598,10 @@ def _hparams_at(directory: str, tags_of: Mapping[str, Tags]) -> dict[str, object
 
 @lru_cache(maxsize=4096)
 def _read_hparams(metadata: bytes) -> dict[str, object]:
-    protos.keep_tensorflow_out()
+    keep_tensorflow_out()
     from tensorboard.plugins.hparams import plugin_data_pb2
 
-    tensorboard = protos.load()
+    tensorboard = load_protos()
     try:
         plugin_data = tensorboard.summary_pb2.SummaryMetadata.FromString(metadata).plugin_data
         data = plugin_data_pb2.HParamsPluginData.FromString(plugin_data.content)

@@ -182,7 +182,7 @@ class _Poll(NamedTuple):
         return tuple(self.report.problems) if self.report is not None else ()
 
 
-class _Stopped(Exception):  # noqa: N818 - named by what it is
+class _Stopped(Exception):
     """What is being read is no longer needed."""
 
 

@@ -14,19 +14,22 @@ import json
 import logging
 import re
 import stat
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from aboard.events import protos
+from aboard.events.messages import keep_tensorflow_out
 from aboard.storage import is_remote
 from aboard.tensorboard.board import Board, Listing
 from aboard.tensorboard.provider import Boards, current_request
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard.backend import application, http_util  # noqa: E402
 from tensorboard.plugins import base_plugin  # noqa: E402
@@ -52,8 +55,30 @@ def static_plugins() -> list[Any]:
         core_plugin.CorePluginLoader(include_debug_info=False)
         if isinstance(plugin, core_plugin.CorePluginLoader)
         else plugin
-        for plugin in protos.static_plugins()
+        for plugin in stock_plugins()
     ]
+
+
+@functools.cache
+def stock_plugins() -> list[Any]:
+    """Return TensorBoard's own plugins.
+
+    Before TensorBoard 2.21 their module imports `pkg_resources`, which setuptools 82 removed. It is
+    only used to find plugins of other packages, which is not needed here.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            from tensorboard import default
+    except ModuleNotFoundError as error:
+        if error.name != "pkg_resources":
+            raise
+        sys.modules["pkg_resources"] = ModuleType("pkg_resources")
+        try:
+            from tensorboard import default
+        finally:
+            del sys.modules["pkg_resources"]
+    found: list[Any] = default.get_static_plugins()
+    return found
 
 
 def all_plugins(directories: Directories) -> list[Any]:
@@ -161,13 +186,13 @@ Config = Any
 Stamp = tuple[int, int, int]
 
 
-class BadConfig(ValueError):  # noqa: N818 - named by what is wrong
+class BadConfig(ValueError):
     """An invalid configuration."""
 
 
 def read_config(path: Path) -> Config:
     """Read a configuration and name its embeddings; raise `BadConfig` or `OSError` on failure."""
-    protos.keep_tensorflow_out()
+    keep_tensorflow_out()
     from google.protobuf import text_format
     from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 

@@ -25,14 +25,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from aboard.events import protos
-from aboard.events.decode import DecodeError, Value
 from aboard.events.messages import (
     ORIGIN_AUDIO,
     ORIGIN_HISTOGRAM,
     ORIGIN_IMAGE,
     ORIGIN_SIMPLE,
+    DecodeError,
     Malformed,
+    Value,
+    keep_tensorflow_out,
+    load_protos,
     parse_metadata,
 )
 from aboard.index import Pointer, Series, Tag, UnknownName
@@ -41,7 +43,7 @@ from aboard.index.series import read_records
 from aboard.index.tags import About, Tags
 from aboard.tensorboard.board import Board, BoardRun, Listing
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard import errors  # noqa: E402
 from tensorboard.data import provider as tb  # noqa: E402
@@ -59,7 +61,7 @@ class BlobKey(NamedTuple):
     place: int
 
 
-class BadKey(ValueError):  # noqa: N818 - named by what is wrong
+class BadKey(ValueError):
     """A key that this process did not sign."""
 
 
@@ -106,7 +108,7 @@ def plugin_content(origin: int, metadata: bytes | None) -> bytes:
     if origin == ORIGIN_SIMPLE:
         return b""
     if origin in _OLD_FORMS:
-        tensorboard = protos.load()
+        tensorboard = load_protos()
         value = tensorboard.summary_pb2.Summary.Value(tag="x")
         getattr(value, _OLD_FORMS[origin]).SetInParent()
         content: bytes = tensorboard.data_compat.migrate_value(value).metadata.plugin_data.content
@@ -151,7 +153,7 @@ def _parsed(content: bytes) -> Any:
 
     try:
         return metadata.parse_experiment_plugin_data(content)
-    except (error.HParamsError, protos.load().NotAMessage):
+    except (error.HParamsError, load_protos().NotAMessage):
         return None
 
 
@@ -191,7 +193,7 @@ def read_layout(content: bytes) -> frozenset[Band]:
     """Return the tags of each margin chart of a layout: value, lower and upper."""
     try:
         layout = layout_pb2.Layout.FromString(content)
-    except protos.load().NotAMessage:
+    except load_protos().NotAMessage:
         return frozenset()
     return frozenset(
         frozenset((one.value, one.lower, one.upper))

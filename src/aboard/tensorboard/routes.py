@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from aboard.events import protos
+from aboard.events.messages import keep_tensorflow_out, load_protos
 from aboard.index import Series, Tag
 from aboard.index.tags import About
 from aboard.tensorboard.board import BoardRun, Listing
@@ -35,7 +35,7 @@ from aboard.tensorboard.provider import (
     plugin_content,
 )
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard import errors  # noqa: E402
 from tensorboard.backend import json_util  # noqa: E402
@@ -122,7 +122,7 @@ _POINTS_AT_ONCE = 16_384
 _POINTS_READ_AT_ONCE = 1_000_000
 
 
-class BadRequest(ValueError):  # noqa: N818 - named by what is wrong
+class BadRequest(ValueError):
     """An invalid request."""
 
     status = HTTPStatus.BAD_REQUEST
@@ -397,7 +397,7 @@ def _versioned(runs: Iterable[BoardRun], plugin: str) -> Versioned:
 def _is_known(content: bytes, parse: Callable[[bytes], Any]) -> bool:
     try:
         return not content or parse(content).version <= 0
-    except protos.load().NotAMessage:
+    except load_protos().NotAMessage:
         return False
 
 

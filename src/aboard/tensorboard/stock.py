@@ -24,8 +24,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from aboard.events import protos
 from aboard.events.files import EVENT_FILE
+from aboard.events.messages import keep_tensorflow_out
 from aboard.index.library import Library, Member
 from aboard.index.reader import TAIL_BYTES
 from aboard.index.sources import UNWATCHED_SECONDS
@@ -47,7 +47,7 @@ from aboard.tensorboard.logdir import LogTree, MemberDirectory, Mirror, MirrorUp
 from aboard.tensorboard.plugins import all_plugins, make_flags
 from aboard.web.pages import NOT_FOUND
 
-protos.keep_tensorflow_out()
+keep_tensorflow_out()
 
 from tensorboard.backend import application  # noqa: E402
 from tensorboard.backend.event_processing import (  # noqa: E402

@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from aboard.events import protos
+from aboard.events.messages import keep_tensorflow_out
 from aboard.index import Index
 from aboard.index.library import Library, Root
 from aboard.storage.local import confine
@@ -391,7 +391,7 @@ class _Parts:
 
 
 def _tensorboard(boards: Boards, provider: BoardDataProvider, samples: Mapping[str, int]) -> Any:
-    protos.keep_tensorflow_out()
+    keep_tensorflow_out()
     from tensorboard.backend import application
 
     from aboard.tensorboard.plugins import BoardsProjector, Loader, static_plugins

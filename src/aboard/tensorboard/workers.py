@@ -88,7 +88,7 @@ def worker_count() -> int:
     return max(4, min(os.cpu_count() or 1, 8))
 
 
-class Refusal(Exception):  # noqa: N818 - named by what happens
+class Refusal(Exception):
     """A call that is refused, with the response to its client."""
 
     def __init__(self, problem: Problem) -> None:
@@ -131,7 +131,7 @@ def _retry_after(seconds: float) -> tuple[tuple[str, str], ...]:
     return (("retry-after", str(max(1, round(seconds)))),)
 
 
-class Failed(Exception):  # noqa: N818 - named by what happens
+class Failed(Exception):
     """A plugin raised an unexpected error; the log has the traceback."""
 
 
@@ -342,7 +342,7 @@ _fork_server = ForkServer()
 atexit.register(_fork_server.close)
 
 
-class _Gone(Exception):  # noqa: N818 - named by what happened
+class _Gone(Exception):
     """A worker has exited or violated the protocol."""
 
 
@@ -488,11 +488,11 @@ async def _end_when_due(worker: _Worker, deadline: float, limit: asyncio.Timeout
     limit.reschedule(asyncio.get_running_loop().time())
 
 
-class _NoMemory(Exception):  # noqa: N818 - named by what is wrong
+class _NoMemory(Exception):
     pass
 
 
-class _LargeResponse(Exception):  # noqa: N818 - named by what is wrong
+class _LargeResponse(Exception):
     pass
 
 

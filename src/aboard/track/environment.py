@@ -439,7 +439,7 @@ _HEAD_START_ON_A_HOST_SECS = 5.0
 _imported = time.time()
 
 
-class NoLaunch(ValueError):  # noqa: N818 - named after the problem
+class NoLaunch(ValueError):
     """The launch, or the rank of a process in it, cannot be identified."""
 
 
@@ -534,10 +534,10 @@ def host_name() -> str:
     return os.uname().nodename  # as `socket.gethostname` returns it; the import of `socket` is slow
 
 
-def git_commit(directory: Path | None = None) -> str:
-    """Return the commit checked out around a directory, or "", without running git."""
+def git_commit() -> str:
+    """Return the commit checked out around the current directory, or "", without running git."""
     try:
-        start = (directory or Path.cwd()).resolve()
+        start = Path.cwd()
         for parent in (start, *start.parents):
             if (parent / ".git").exists():
                 return _commit_of(parent / ".git")

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aboard.events import encode, protos
+from aboard.events import encode
 from aboard.events.encode import EncodedValue, png
-from aboard.events.messages import delimited
+from aboard.events.messages import delimited, keep_tensorflow_out
 from aboard.events.writer import EventWriter
 from aboard.storage.base import NoSuchPath, StorageError
 from aboard.storage.local import LocalStorage
@@ -458,7 +458,7 @@ def _traced(model: Any, example: Any, verbose: bool, strict: bool) -> Graph:
             f"the graph of a {type(model).__name__} is found by running it: pass an example input"
         )
     if "tensorflow" not in sys.modules:
-        protos.keep_tensorflow_out()  # PyTorch's module would import it
+        keep_tensorflow_out()  # PyTorch's module would import it
     # Private: checked with PyTorch 2.13. tests/track/test_summary.py compares its graphs.
     tracing = import_module("torch.utils.tensorboard._pytorch_graph")
     with warnings.catch_warnings():

@@ -47,7 +47,7 @@ _FORWARDED = (*sorted(_SENT_TO_GROUPS), signal.SIGCONT, signal.SIGWINCH)
 _HOLD_SECS = 0.2  # by then a sender that signals processes one by one has reached all
 
 
-class CannotStart(Exception):  # noqa: N818 - named after the problem
+class CannotStart(Exception):
     """The program could not be started; `exit_code` is what a shell would return."""
 
     def __init__(self, program: str, problem: str, exit_code: int) -> None:

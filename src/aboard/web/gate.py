@@ -73,7 +73,7 @@ class BadKey(Enum):
     ELSEWHERE = ("This link is for another address.", "wrong_origin")
 
 
-class WrongSecret(Exception):  # noqa: N818 - named by what is wrong
+class WrongSecret(Exception):
     """A failed login. `delayed` is whether the client has already waited for the response."""
 
     def __init__(self, message: str, *, delayed: bool = False) -> None:
@@ -81,7 +81,7 @@ class WrongSecret(Exception):  # noqa: N818 - named by what is wrong
         self.delayed = delayed
 
 
-class Refused(Exception):  # noqa: N818 - named by what happens
+class Refused(Exception):
     """A request that is answered with a problem before the client is identified."""
 
     def __init__(self, problem: Problem) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from aboard.events import encode
-from aboard.events.records import frame, read_records
+from aboard.events.records import frame
 from aboard.index import Index
 from aboard.index.logs import Logs
 from aboard.storage import Changed, Entry, Storage, Unsupported
 from aboard.storage.local import LocalStorage
 from aboard.track.shipping.segments import Ledger, head_of
 from aboard.track.shipping.upload import Round, Uploader
+from tests.framing import unframed
 
 EVENTS = "train/events.out.tfevents.1.host"
 VERSION = frame(encode.file_version(1.0, "test"))
@@ -139,9 +140,9 @@ def joined(directory: Path, name: str) -> bytes:
 
 def steps_in(content: bytes) -> list[int]:
     """Return the steps of a whole event file, in the order in which they were written."""
-    from aboard.events import protos
+    from aboard.events.messages import load_protos
 
-    events = [protos.load().event_pb2.Event.FromString(data) for _, data in read_records(content)]
+    events = [load_protos().event_pb2.Event.FromString(data) for _, data in unframed(content)]
     return [event.step for event in events if event.HasField("summary")]
 
 
@@ -149,7 +150,7 @@ class StockReader:
     """TensorBoard's own loader, which stays open and looks again, as a board does."""
 
     def __init__(self, directory: Path) -> None:
-        from aboard.events.protos import keep_tensorflow_out
+        from aboard.events.messages import keep_tensorflow_out
 
         keep_tensorflow_out()
         from tensorboard.backend.event_processing import plugin_event_accumulator

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.events import encode
-from aboard.events.records import frame, read_records
+from aboard.events.records import frame
 from aboard.track.shipping import segments
 from aboard.track.shipping.segments import (
     Cut,
@@ -21,6 +21,7 @@ from aboard.track.shipping.segments import (
     segment_ends,
     segment_name,
 )
+from tests.framing import unframed
 
 VERSION = frame(encode.file_version(1.0, "test"))
 
@@ -44,7 +45,7 @@ def test_records_are_never_cut(records, room):
     found = pieces(after_record, b"".join(framed), room)
     assert b"".join(found) == b"".join(framed)
     for piece in found:
-        held = [data for _, data in read_records(piece)]
+        held = [data for _, data in unframed(piece)]
         assert b"".join(map(frame, held)) == piece
         assert len(piece) <= room or len(held) == 1
 

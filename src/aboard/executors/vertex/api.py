@@ -220,7 +220,7 @@ class Vertex:
         return VertexError(problem, failure.status, refused=not failure.sent)
 
 
-class _Failure(Exception):  # noqa: N818 - internal
+class _Failure(Exception):
     def __init__(
         self, status: int, message: str, *, transient: bool = False, sent: bool = True
     ) -> None:

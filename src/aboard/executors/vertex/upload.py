@@ -502,7 +502,7 @@ class Upload:
             self._progress.note_series([series])
 
     def _encode(self, kind: str, series: Series, key: Key, record: Any) -> Mapping[str, Any]:
-        from aboard.events.decode import DecodeError
+        from aboard.events.messages import DecodeError
 
         try:
             return (self._tensor if kind == "tensor" else self._sequence)(series, key, record)

@@ -523,7 +523,7 @@ Result = TypeVar("Result")
 _LINES = (Line.MIDDLE, Line.LOWER, Line.UPPER)
 
 
-class TooMuch(BoardsError):  # noqa: N818 - named by what is wrong
+class TooMuch(BoardsError):
     """A request for too many points."""
 
     code = "too_large"

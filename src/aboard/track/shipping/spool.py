@@ -34,7 +34,7 @@ Mark = Literal["finish", "alone", "done"]
 _DELETED = ".gone-"  # prefix of the name of a spool while it is deleted
 
 
-class NoSpool(StorageError):  # noqa: N818 - named after the problem
+class NoSpool(StorageError):
     """No directory on this machine can hold a spool."""
 
 
