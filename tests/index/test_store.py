@@ -235,6 +235,11 @@ def test_rows_that_are_inserted_together_are_counted_and_the_known_ones_kept(cou
     assert dict(connection.execute("SELECT id, name FROM thing")) == expected
 
 
+def test_every_column_of_the_table_is_stored():
+    stored = [row[1] for row in open_memory().execute("PRAGMA table_info(segment)")]
+    assert sorted(store._COLUMNS) == sorted(stored)
+
+
 # Requests to buckets, kept in the index hour by hour.
 
 
