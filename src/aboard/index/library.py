@@ -162,7 +162,7 @@ class RunSet(Sequence[KnownRun]):
         return self._held
 
 
-class RunGroup(NamedTuple):
+class GroupedRuns(NamedTuple):
     """Runs with equal values of the fields that a question groups by."""
 
     values: tuple[Any, ...]
@@ -174,7 +174,7 @@ class RunAnswer(NamedTuple):
 
     runs: RunSet
     total: int
-    groups: list[RunGroup]
+    groups: list[GroupedRuns]
 
 
 class RunPage(NamedTuple):
@@ -563,7 +563,7 @@ class Library:
         if check:
             table.check(question)
         found = answer(question, table, rows[rows < len(table)])
-        groups = [RunGroup(one.values, RunSet(self, one.rows)) for one in found.groups]
+        groups = [GroupedRuns(one.values, RunSet(self, one.rows)) for one in found.groups]
         return RunAnswer(RunSet(self, found.rows), found.total, groups)
 
     def hint_for_nothing(self, question: Question) -> str:
