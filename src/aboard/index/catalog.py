@@ -545,7 +545,7 @@ def _fold_if_due(connection: sqlite3.Connection) -> None:
 
 
 def _link_finder(root: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a directory below the root is behind a symbolic link."""
+    """Return a test for directories below the root that are behind a symbolic link."""
     if is_remote(root):
         return lambda _: False
     known = {"": False}

@@ -37,7 +37,7 @@ from aboard.system import NotPrivate, cache_place
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
     from aboard.index.columns import Columns
-    from aboard.index.derived import GroupCurves
+    from aboard.index.curves import GroupCurves
     from aboard.index.reader import Batch, SmallBatch
     from aboard.index.series import Ints, Pointer, Series, Summary
     from aboard.index.store import Forgotten, Store, TrafficHour
@@ -280,7 +280,7 @@ class Index:
         if tag.group is None:
             return read_series(connection, tag, samples=samples, start=start, stop=stop)
         if self._groups is None:
-            from aboard.index.derived import GroupCurves
+            from aboard.index.curves import GroupCurves
 
             self._groups = GroupCurves()
         series = self._groups.read(connection, tag.group).between(start, stop)

@@ -335,7 +335,7 @@ class Library:
     def parse(texts: Iterable[str], *, exists: Exists | None = None) -> tuple[Selector, ...]:
         """Parse selectors; a comma separates several in one text.
 
-        `exists` tells whether a word that could be an experiment is an existing path. Without it,
+        `exists` returns whether a word that could be an experiment is an existing path. Without it,
         relative paths are refused: they are relative to another process.
 
         Raises:
@@ -993,7 +993,7 @@ def _endings(uri: str) -> list[str]:
 
 
 def _inside(places: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a URI is one of the places or below one."""
+    """Return a test for URIs that are one of the places or below one."""
     exact = set(places)
     above = {place.rstrip("/") + "/" for place in exact}
     lengths = sorted({len(place) for place in above})

@@ -1,7 +1,7 @@
 """Points of tags from the chunks of the index, and records from event files.
 
 A *series* is a tag's points from all files of its run, without those superseded by a restart. Long
-ones can be sampled. The *outline* of a series consists of the sketches of its chunks: it tells
+ones can be sampled. The *outline* of a series consists of the sketches of its chunks: it shows
 which chunks a window needs and which of their points remain, and a long window is sampled from it
 alone. Totals are stored with every segment, and a *summary* adds them up; only if a restart in the
 middle superseded points are chunks examined. A value that is not a scalar is a *record*: the index

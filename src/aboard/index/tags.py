@@ -143,7 +143,7 @@ _FEW_SEGMENTS = 16  # these would take more memory in columns
 
 
 class TagGroup(NamedTuple):
-    """What a tag is computed from: tags of several runs; see `derived`."""
+    """What a tag is computed from: tags of several runs; see `curves`."""
 
     members: tuple[Tag, ...]
     band: Band

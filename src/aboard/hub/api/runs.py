@@ -38,8 +38,8 @@ from aboard.hub.api import (
 from aboard.hub.runs import run_document
 from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
-from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
-from aboard.index.derived import Axis, Curve, Shape
+from aboard.index.curves import MOST_POINTS as MOST_OF_GROUP
+from aboard.index.curves import Axis, Curve, Shape
 from aboard.index.library import GroupedRuns, RunAnswer, RunSet
 from aboard.index.tags import TagGroup
 from aboard.runs.catalog import KnownRun, dump_json
