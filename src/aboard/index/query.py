@@ -441,20 +441,32 @@ def _which_are_runs(connection: sqlite3.Connection, directories: Collection[str]
     return found
 
 
-def files_of(connection: sqlite3.Connection, source: Source) -> list[tuple[int, str]]:
-    """Return the id and the directory of each event file of a source."""
-    where, arguments = _visible(source)
-    return connection.execute(f"SELECT id, directory FROM file {where}", arguments).fetchall()
+def logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
+    """Return the names of the scalars of all runs below a root, with their stages."""
+    from aboard.runs.catalog import metric_name, with_parents
 
-
-def scalar_names(connection: sqlite3.Connection, files: Collection[int]) -> list[str]:
-    """Return the names of the scalar tags in event files, given by id."""
-    rows = connection.execute(
-        "SELECT DISTINCT tag FROM segment WHERE file IN (SELECT value FROM json_each(?))"
-        f" AND form = {SCALARS}",
-        (json.dumps(list(files)),),
-    )
-    return [tag for (tag,) in rows]
+    where, arguments = _visible(Source(root))
+    held = connection.execute(f"SELECT id, directory FROM file {where}", arguments).fetchall()
+    if not held:
+        return set()
+    rows = connection.execute("SELECT directory FROM run WHERE root = ?", (root,))
+    known = {directory for (directory,) in rows}
+    files: dict[str, list[int]] = {}  # by what precedes names in them
+    for file, uri in held:
+        directory = uri[len(root.rstrip("/")) + 1 :]
+        run = next((one for one in with_parents(directory) if one in known), None)
+        if run is not None:
+            stage = metric_name(directory[len(run) :].lstrip("/"), "")
+            files.setdefault(stage, []).append(file)
+    return {
+        stage + tag
+        for stage, some in files.items()
+        for (tag,) in connection.execute(
+            "SELECT DISTINCT tag FROM segment WHERE file IN (SELECT value FROM json_each(?))"
+            f" AND form = {SCALARS}",
+            (json.dumps(some),),
+        )
+    }
 
 
 class Described(NamedTuple):
