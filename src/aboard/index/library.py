@@ -28,16 +28,13 @@ from aboard.runs.selectors import (
     Exists,
     Known,
     NothingMatches,
-    NotSelected,
     OutsideRoots,
     Selector,
+    changed,
     excluded,
-    exclusion_of,
-    is_path,
     match,
     parse_all,
     select,
-    selector_for,
     split_name,
 )
 from aboard.storage import (
@@ -772,84 +769,10 @@ class Library:
     def changed(
         self, selectors: Sequence[Selector], add: Sequence[Selector], remove: Sequence[Selector]
     ) -> tuple[Selector, ...]:
-        """Return selectors with some added and some removed.
-
-        Selectors that name removed runs are removed. If another selects them too, a `not:` selector
-        is added; adding the run again removes that selector.
-
-        Raises:
-            NotSelected: the selectors do not select what is to be removed.
-            BadSelector: a run cannot be excluded, or the selectors examine too many runs.
-        """
-        known = Known(self.table(), bounded=True)
-
-        def rows_of(some: Iterable[Selector]) -> set[int]:
-            return set(match(list(some), known).tolist())
-
-        kept = {one.text: one for one in selectors}
-        shown: Ints | None = None  # the rows that the kept selectors select
-        for one in remove:
-            if kept.pop(one.text, None) is not None:
-                shown = None
-                continue
-            if shown is None:
-                shown = match(tuple(kept.values()), known)
-            known.look(len(shown) // 10)  # names cost less than patterns
-            gone_runs = self._removed(one, shown, selectors)
-            gone_rows = set(self.rows_of(gone_runs).tolist())
-            for text, held in list(kept.items()):
-                is_below_it = one.is_word and text.startswith(f"{one.text}/")
-                if is_below_it or (held.names_one_run and rows_of([held]) & gone_rows):
-                    del kept[text]
-            left_out = parse_all(exclusion_of(selector_for(run)) for run in gone_runs)
-            kept |= {more.text: more for more in left_out}
-            shown = shown[[row not in gone_rows for row in shown.tolist()]]
-        added = rows_of(one for one in add if not one.excludes)
-        after = kept | {one.text: one for one in add}
-        selected = rows_of(one for one in after.values() if not one.excludes)
-        given = {one.text for one in add}
-        changed = []
-        for one in after.values():
-            gone = rows_of([replace(one, excludes=False)]) if one.excludes else set()
-            is_over = bool(gone) and (gone <= added or gone.isdisjoint(selected))
-            if one.text in given or not is_over:
-                changed.append(one)
-        self._check_exclusions(changed)
-        selected_all = all(one.excludes for one in selectors)
-        if not selected_all and all(one.excludes for one in changed):
-            return ()
-        return tuple(changed)
-
-    def _removed(
-        self, removed: Selector, rows: Ints, selectors: Sequence[Selector]
-    ) -> Sequence[KnownRun]:
-        """Return the shown runs that a selector removes; raise if names cannot exclude them."""
-        shown = RunSet(self, rows)
-        gone: Sequence[KnownRun] = ()
-        if removed.place:
-            gone = [run for run in shown if is_below(run.uri, removed.place)]
-        elif not removed.excludes:
-            gone = RunSet(self, removed.rows(Known(self.table(), rows=rows)))
-        if not gone:
-            hint = f"Its selectors are {', '.join(one.text for one in selectors[:8])}."
-            if any(one.place for one in selectors):
-                hint += " Part of a path or URI cannot be removed."
-            message = f"no selector of this board selects {removed.text[:80]!r}."
-            raise NotSelected(message, hint)
-        labels = {run.label for run in gone}
-        uris = {run.uri for run in gone}
-        for uri, label in self._named(shown):
-            if label in labels and uri not in uris:
-                raise BadSelector(
-                    f"{label!r} is below several roots, and cannot be excluded from only one.",
-                    "Select the others by path instead.",
-                )
-        if odd := [text for text in map(selector_for, gone) if is_path(text)]:
-            raise BadSelector(
-                f"{odd[0][:200]!r} cannot be excluded by name.",
-                "Select the others by name instead.",
-            )
-        return gone
+        """Return selectors with some added and some removed; see `selectors.changed`."""
+        found = changed(selectors, add, remove, Known(self.table(), bounded=True))
+        self._check_exclusions(found)
+        return found
 
     def _select(
         self,
