@@ -19,9 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from aboard.events.files import EVENT_FILE
 from aboard.index.sources import Source
-from aboard.runs.catalog import BadName, KnownRun, directory_of_id, job_file, with_parents
-from aboard.runs.manifest import FILE_NAME
-from aboard.runs.naming import GROUPS, LAST
+from aboard.runs.catalog import (
+    BadName,
+    KnownRun,
+    directory_of_id,
+    has_file,
+    job_file,
+    run_above,
+    with_parents,
+)
+from aboard.runs.naming import GROUPS, LAST, name_roots
 from aboard.runs.question import Field, Question, UnknownField
 from aboard.runs.selectors import (
     BadSelector,
@@ -31,22 +38,15 @@ from aboard.runs.selectors import (
     OutsideRoots,
     Selector,
     changed,
+    check_exclusions,
     excluded,
     match,
     parse_all,
     select,
     split_name,
 )
-from aboard.storage import (
-    NoSuchPath,
-    StorageError,
-    canonical,
-    is_below,
-    is_remote,
-    join,
-    open_storage,
-)
-from aboard.storage.base import split
+from aboard.storage import NoSuchPath, StorageError, canonical, is_below, is_remote, join
+from aboard.storage.base import below_any
 
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 _BUCKET_SECONDS = 5.0  # how long the listing of a bucket is considered current
 _LOGGED = ("hparams", "metrics")  # fields that event files may provide
 _MOST_ORDERS = 4  # cached for later pages
-_LEVELS_ABOVE = 2  # how far above a source its record may be: a source may be a stage or a rank
 
 
 class Member(NamedTuple):
@@ -241,18 +240,8 @@ class Library:
         return tuple(self._roots.values())
 
     def root_names(self) -> dict[str, str]:
-        """Return the names of the roots by URI: the given name, else the shortest distinct one.
-
-        `/a/runs` and `s3://bucket/runs` become `a/runs` and `bucket/runs`; a single one `runs`.
-        """
-        roots = self.roots
-        endings = {root.uri: _endings(root.uri) for root in roots}
-        names = {root.uri: root.name for root in roots}
-        for uri in (root.uri for root in roots if not root.name):
-            others = {name for one, held in endings.items() if one != uri for name in held}
-            others |= {root.name for root in roots if root.name}
-            names[uri] = next((name for name in endings[uri] if name not in others), uri)
-        return names
+        """Return the names of the roots by URI: the given name, else the shortest distinct one."""
+        return name_roots({root.uri: root.name for root in self.roots})
 
     @property
     def uris(self) -> list[str]:
@@ -688,7 +677,7 @@ class Library:
             record = job_file(job)
         except BadName:
             return []
-        return [uri for uri in self.uris if _has_file(uri, record)]
+        return [uri for uri in self.uris if has_file(uri, record)]
 
     def members(
         self, selectors: Sequence[Selector], question: Question | None = None
@@ -736,7 +725,7 @@ class Library:
     def _rows_below(self, table: RunTable, places: Sequence[str]) -> Ints:
         import numpy as np
 
-        is_inside = _inside(places)
+        is_inside = below_any(places)
         found = [table.rows[:0]]
         roots = table.column(Field("root"))
         directories = table.column(Field("directory"))
@@ -820,18 +809,8 @@ class Library:
                 raise NothingMatches(str(error))
 
     def _check_exclusions(self, selectors: Sequence[Selector]) -> None:
-        """Refuse to exclude a run from a path or URI, which is always shown completely."""
-        places = [one.place for one in selectors if one.place]
-        if not places or not any(one.excludes for one in selectors):
-            return
-        is_inside = _inside(places)
-        for rows in excluded(selectors, Known(self.table(), bounded=True)):
-            for run in RunSet(self, rows):
-                if is_inside(run.uri):
-                    raise BadSelector(
-                        f"{run.label!r} cannot be excluded from a path or URI that contains it.",
-                        "Select runs by name instead of by path.",
-                    )
+        if any(one.place for one in selectors) and any(one.excludes for one in selectors):
+            check_exclusions(selectors, Known(self.table(), bounded=True))
 
     # Records of runs.
 
@@ -869,7 +848,7 @@ class Library:
             if found is None:
                 found = next((uri for uri in self._roots if is_below(source.uri, uri)), None)
         if found is None:
-            found = _run_above(source.uri) or source.uri
+            found = run_above(source.uri) or source.uri
         with self._lock:
             return self._record_roots.setdefault(source, found)
 
@@ -887,41 +866,3 @@ def _with_uri(selector: Selector, *, is_local: bool) -> Selector:
         return replace(selector, place=canonical(place))
     except StorageError as error:
         raise BadSelector(str(error)) from error
-
-
-def _has_file(uri: str, name: str) -> bool:
-    try:
-        open_storage(uri).read(name, 0, 1)
-    except StorageError:
-        return False
-    return True
-
-
-def _run_above(uri: str) -> str | None:
-    """Return the nearest parent directory that has a record; None if `uri` itself has one."""
-    place = uri
-    for level in range(_LEVELS_ABOVE + 1):
-        if _has_file(place, FILE_NAME):
-            return place if level else None
-        above, last = split(place)
-        if not last or (is_remote(uri) and above.endswith("//")):
-            return None
-        place = above
-    return None
-
-
-def _endings(uri: str) -> list[str]:
-    parts = [part for part in uri.partition("://")[2 if "://" in uri else 0].split("/") if part]
-    return ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
-
-
-def _inside(places: Iterable[str]) -> Callable[[str], bool]:
-    """Return a test for URIs that are one of the places or below one."""
-    exact = set(places)
-    above = {place.rstrip("/") + "/" for place in exact}
-    lengths = sorted({len(place) for place in above})
-
-    def is_inside(uri: str) -> bool:
-        return uri in exact or any(uri[:length] in above for length in lengths)
-
-    return is_inside

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from aboard.runs import RunsError
 from aboard.runs.catalog import KnownRun, run_id
 from aboard.runs.manifest import State
-from aboard.storage import is_below
+from aboard.storage.base import below_any, is_below
 
 if TYPE_CHECKING:
     from aboard.runs.columns import Bools, Column, Held, Ints
@@ -390,6 +390,18 @@ def changed(
     if not selected_all and all(one.excludes for one in found):
         return ()
     return tuple(found)
+
+
+def check_exclusions(selectors: Sequence[Selector], known: Known) -> None:
+    """Refuse to exclude a run from a path or URI, which is always shown completely."""
+    is_inside = below_any(one.place for one in selectors if one.place)
+    for rows in excluded(selectors, known):
+        for run in _runs(rows, known).values():
+            if is_inside(run.uri):
+                raise BadSelector(
+                    f"{run.label!r} cannot be excluded from a path or URI that contains it.",
+                    "Select runs by name instead of by path.",
+                )
 
 
 def _removed(
