@@ -625,11 +625,13 @@ def refresh(
         hparams_in.update(one.directory for one in plan.readings if one.known and one.fresh)
         described = query.of_many_files(connection, store.described - store.unsure)
         made = {one.directory for one in plan.readings if one.fresh}
-        if misread := query.misread(connection, store.unsure | described):
+        while misread := query.misread(connection, store.unsure | described):
             again, corrected = Report(), reread(connection, source, misread)
             made.update(one.directory for one in corrected.readings)
-            _read_and_store(connection, corrected, again, None)
+            outrun = _read_and_store(connection, corrected, again, None).outrun
             report.problems += again.problems
+            if not outrun:
+                break
         if not source.only and not plan.problems:  # the listing is complete
             made &= plan.shared
         if shared := query.of_many_files(connection, made):
