@@ -106,7 +106,7 @@ def test_chunks_are_filled_but_never_cut():
 
 
 def blank(size: int) -> list[Chunk]:
-    """The chunks of an addition of which nobody will look at the values."""
+    """Return the chunks of an addition, whose values are not read."""
     counts = [min(CHUNK_VALUES, size - at) for at in range(0, size, CHUNK_VALUES)]
     return [Chunk(n, bytes(8 * n), bytes(8 * n), bytes(4 * n)) for n in counts]
 

@@ -212,7 +212,7 @@ class Store:
         """Keep what is known of files that grow for the next refresh; forget the oldest."""
         remembered = self._connection.growing_files
         for opened in self._grown:
-            if len(opened.segments) <= _MOST_REMEMBERED and not opened.has_others:
+            if 0 < len(opened.segments) <= _MOST_REMEMBERED and not opened.has_others:
                 remembered[opened.id] = opened
         self._grown.clear()
         total = sum(len(one.segments) for one in remembered.values())
