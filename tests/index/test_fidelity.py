@@ -12,6 +12,8 @@ from aboard.events import encode
 from aboard.events.messages import load_protos
 from aboard.events.records import frame
 from aboard.events.writer import EventWriter
+from aboard.index import Index
+from aboard.index import index as index_module
 from aboard.index.logs import Logs
 from tests import summaries
 from tests.waiting import until
@@ -264,3 +266,26 @@ def test_metadata_counts_for_all_files_of_a_run(
     assert_equals_stock(logs, ".", tmp_path)
     assert logs.refresh().files_read == 0
     assert index.point_counts([logs.tag(".", "a")]) == [6]
+
+
+def test_metadata_counts_for_a_file_that_another_process_reads_meanwhile(
+    tmp_path, index, monkeypatch
+):
+    files = [tmp_path / f"events.out.tfevents.170000000{number}.host" for number in range(2)]
+    files[0].write_bytes(tensor_events("a", 0, []))
+    logs = Logs(tmp_path, index=index)
+    files[1].write_bytes(tensor_events("a", 3, [], "own", 2))
+    real = index_module.reread
+
+    def reread(*arguments):
+        plan = real(*arguments)
+        monkeypatch.setattr(index_module, "reread", real)
+        with files[0].open("ab") as file:
+            file.write(frame(encode.event(0.0, 0, [encode.scalar("b", 1.0)])))
+        with Index(index.path) as other:
+            other.refresh(logs.source)
+        return plan
+
+    monkeypatch.setattr(index_module, "reread", reread)
+    logs.refresh()
+    assert index.point_counts([logs.tag(".", tag) for tag in "ab"]) == [6, 1]

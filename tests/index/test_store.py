@@ -106,7 +106,7 @@ def test_chunks_are_filled_but_never_cut():
 
 
 def blank(size: int) -> list[Chunk]:
-    """The chunks of an addition of which nobody will look at the values."""
+    """Return the chunks of an addition, whose values are not read."""
     counts = [min(CHUNK_VALUES, size - at) for at in range(0, size, CHUNK_VALUES)]
     return [Chunk(n, bytes(8 * n), bytes(8 * n), bytes(4 * n)) for n in counts]
 
@@ -233,6 +233,11 @@ def test_rows_that_are_inserted_together_are_counted_and_the_known_ones_kept(cou
     expected = dict(rows) | {20: "known"}
     assert inserted == len(expected) - 1
     assert dict(connection.execute("SELECT id, name FROM thing")) == expected
+
+
+def test_every_column_of_the_table_is_stored():
+    stored = [row[1] for row in open_memory().execute("PRAGMA table_info(segment)")]
+    assert sorted(store._COLUMNS) == sorted(stored)
 
 
 # Requests to buckets, kept in the index hour by hour.

@@ -46,7 +46,7 @@ from aboard.storage.local import explain
 
 if TYPE_CHECKING:
     from aboard.index import Index, Run, Source
-    from aboard.index.library import Library, RunGroup, RunSet
+    from aboard.index.library import GroupedRuns, Library, RunSet
     from aboard.index.logs import Logs
     from aboard.index.query import Contents
     from aboard.runs.catalog import KnownRun
@@ -107,7 +107,7 @@ class SelectedRuns:
         self.problems = problems
         self.library = library
         self.total = len(runs)
-        self.groups: list[RunGroup] = []
+        self.groups: list[GroupedRuns] = []
 
     @property
     def roots(self) -> list[str]:

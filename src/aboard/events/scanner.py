@@ -189,7 +189,8 @@ RawPart = tuple[
 RawSeries = tuple[bytes, bytes | None, int, int, bool, bool]
 RawTaken = tuple[Sequence[RawPart], Sequence[RawPart], list[tuple[int, int]], int]
 SmallPart = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""The columns of a segment in the index after `file`, and those of its only chunk after `id`."""
+"""The columns of a segment in the index after `file`, in the order in which `index.store` declares
+them, and those of its only chunk after `id`."""
 RawSmallFile = tuple[int, int, int, int, int, float | None, bytes, list[SmallPart]]
 
 

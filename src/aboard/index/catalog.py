@@ -14,23 +14,20 @@ import re
 import sqlite3
 import stat
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, permutations
 from typing import Any, NamedTuple
 
 from aboard.events.files import MADE_BY
-from aboard.index.query import describe, files_of, scalar_names
+from aboard.index.query import describe, logged_names
 from aboard.index.schema import next_change, transaction
-from aboard.index.sources import Source
 from aboard.runs import manifest
 from aboard.runs.catalog import (
     Found,
     KnownRun,
     find_runs,
     is_of_a_run,
-    metric_name,
     natural,
     parse_quickly,
     parse_record,
@@ -545,7 +542,7 @@ def _fold_if_due(connection: sqlite3.Connection) -> None:
 
 
 def _link_finder(root: str) -> Callable[[str], bool]:
-    """Return a function that tells whether a directory below the root is behind a symbolic link."""
+    """Return a test for directories below the root that are behind a symbolic link."""
     if is_remote(root):
         return lambda _: False
     known = {"": False}
@@ -739,26 +736,8 @@ def column_names(connection: sqlite3.Connection, group: str, roots: Collection[s
                 found.update(parse_record(text))
     if group == "metrics":
         for root in roots:
-            found.update(_logged_names(connection, root))
+            found.update(logged_names(connection, root))
     return sorted(found)
-
-
-def _logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
-    """Return the names of the scalars of all runs below a root, with their stages."""
-    held = files_of(connection, Source(root))
-    if not held:
-        return set()
-    start = len(root.rstrip("/")) + 1
-    runs = {
-        one for (one,) in connection.execute("SELECT directory FROM run WHERE root = ?", (root,))
-    }
-    files: defaultdict[str, list[int]] = defaultdict(list)  # by what precedes names in them
-    for file, uri in held:
-        directory = uri[start:]
-        run = next((one for one in with_parents(directory) if one in runs), None)
-        if run is not None:
-            files[metric_name(directory[len(run) :].lstrip("/"), "")].append(file)
-    return {stage + tag for stage, some in files.items() for tag in scalar_names(connection, some)}
 
 
 def experiments_like(

@@ -37,7 +37,7 @@ from aboard.system import NotPrivate, cache_place
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
     from aboard.index.columns import Columns
-    from aboard.index.derived import GroupCurves
+    from aboard.index.curves import GroupCurves
     from aboard.index.reader import Batch, SmallBatch
     from aboard.index.series import Ints, Pointer, Series, Summary
     from aboard.index.store import Forgotten, Store, TrafficHour
@@ -280,7 +280,7 @@ class Index:
         if tag.group is None:
             return read_series(connection, tag, samples=samples, start=start, stop=stop)
         if self._groups is None:
-            from aboard.index.derived import GroupCurves
+            from aboard.index.curves import GroupCurves
 
             self._groups = GroupCurves()
         series = self._groups.read(connection, tag.group).between(start, stop)
@@ -625,11 +625,13 @@ def refresh(
         hparams_in.update(one.directory for one in plan.readings if one.known and one.fresh)
         described = query.of_many_files(connection, store.described - store.unsure)
         made = {one.directory for one in plan.readings if one.fresh}
-        if misread := query.misread(connection, store.unsure | described):
+        while misread := query.misread(connection, store.unsure | described):
             again, corrected = Report(), reread(connection, source, misread)
             made.update(one.directory for one in corrected.readings)
-            _read_and_store(connection, corrected, again, None)
+            outrun = _read_and_store(connection, corrected, again, None).outrun
             report.problems += again.problems
+            if not outrun:
+                break
         if not source.only and not plan.problems:  # the listing is complete
             made &= plan.shared
         if shared := query.of_many_files(connection, made):

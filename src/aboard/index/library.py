@@ -19,37 +19,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from aboard.events.files import EVENT_FILE
 from aboard.index.sources import Source
-from aboard.runs.catalog import BadName, KnownRun, directory_of_id, job_file, with_parents
-from aboard.runs.manifest import FILE_NAME
-from aboard.runs.naming import GROUPS, LAST
+from aboard.runs.catalog import (
+    BadName,
+    KnownRun,
+    directory_of_id,
+    has_file,
+    job_file,
+    run_above,
+    with_parents,
+)
+from aboard.runs.naming import GROUPS, LAST, name_roots
 from aboard.runs.question import Field, Question, UnknownField
 from aboard.runs.selectors import (
     BadSelector,
     Exists,
     Known,
     NothingMatches,
-    NotSelected,
     OutsideRoots,
     Selector,
+    changed,
+    check_exclusions,
     excluded,
-    exclusion_of,
-    is_path,
     match,
     parse_all,
     select,
-    selector_for,
     split_name,
 )
-from aboard.storage import (
-    NoSuchPath,
-    StorageError,
-    canonical,
-    is_below,
-    is_remote,
-    join,
-    open_storage,
-)
-from aboard.storage.base import split
+from aboard.storage import NoSuchPath, StorageError, canonical, is_below, is_remote, join
+from aboard.storage.base import below_any
 
 if TYPE_CHECKING:
     from aboard.index.catalog import CatalogChanges, CatalogReport
@@ -60,7 +57,6 @@ if TYPE_CHECKING:
 _BUCKET_SECONDS = 5.0  # how long the listing of a bucket is considered current
 _LOGGED = ("hparams", "metrics")  # fields that event files may provide
 _MOST_ORDERS = 4  # cached for later pages
-_LEVELS_ABOVE = 2  # how far above a source its record may be: a source may be a stage or a rank
 
 
 class Member(NamedTuple):
@@ -162,7 +158,7 @@ class RunSet(Sequence[KnownRun]):
         return self._held
 
 
-class RunGroup(NamedTuple):
+class GroupedRuns(NamedTuple):
     """Runs with equal values of the fields that a question groups by."""
 
     values: tuple[Any, ...]
@@ -174,7 +170,7 @@ class RunAnswer(NamedTuple):
 
     runs: RunSet
     total: int
-    groups: list[RunGroup]
+    groups: list[GroupedRuns]
 
 
 class RunPage(NamedTuple):
@@ -244,18 +240,8 @@ class Library:
         return tuple(self._roots.values())
 
     def root_names(self) -> dict[str, str]:
-        """Return the names of the roots by URI: the given name, else the shortest distinct one.
-
-        `/a/runs` and `s3://bucket/runs` become `a/runs` and `bucket/runs`; a single one `runs`.
-        """
-        roots = self.roots
-        endings = {root.uri: _endings(root.uri) for root in roots}
-        names = {root.uri: root.name for root in roots}
-        for uri in (root.uri for root in roots if not root.name):
-            others = {name for one, held in endings.items() if one != uri for name in held}
-            others |= {root.name for root in roots if root.name}
-            names[uri] = next((name for name in endings[uri] if name not in others), uri)
-        return names
+        """Return the names of the roots by URI: the given name, else the shortest distinct one."""
+        return name_roots({root.uri: root.name for root in self.roots})
 
     @property
     def uris(self) -> list[str]:
@@ -286,7 +272,7 @@ class Library:
             self._states[root] = RootState(self._clock(), None, tuple(report.problems), held)
         return report
 
-    def look_again(self) -> None:
+    def refresh_all(self) -> None:
         """Look for runs below all roots, except buckets that were listed a moment ago."""
         now = self._clock()
         for uri in self.uris:
@@ -335,7 +321,7 @@ class Library:
     def parse(texts: Iterable[str], *, exists: Exists | None = None) -> tuple[Selector, ...]:
         """Parse selectors; a comma separates several in one text.
 
-        `exists` tells whether a word that could be an experiment is an existing path. Without it,
+        `exists` returns whether a word that could be an experiment is an existing path. Without it,
         relative paths are refused: they are relative to another process.
 
         Raises:
@@ -563,7 +549,7 @@ class Library:
         if check:
             table.check(question)
         found = answer(question, table, rows[rows < len(table)])
-        groups = [RunGroup(one.values, RunSet(self, one.rows)) for one in found.groups]
+        groups = [GroupedRuns(one.values, RunSet(self, one.rows)) for one in found.groups]
         return RunAnswer(RunSet(self, found.rows), found.total, groups)
 
     def hint_for_nothing(self, question: Question) -> str:
@@ -691,7 +677,7 @@ class Library:
             record = job_file(job)
         except BadName:
             return []
-        return [uri for uri in self.uris if _has_file(uri, record)]
+        return [uri for uri in self.uris if has_file(uri, record)]
 
     def members(
         self, selectors: Sequence[Selector], question: Question | None = None
@@ -739,7 +725,7 @@ class Library:
     def _rows_below(self, table: RunTable, places: Sequence[str]) -> Ints:
         import numpy as np
 
-        is_inside = _inside(places)
+        is_inside = below_any(places)
         found = [table.rows[:0]]
         roots = table.column(Field("root"))
         directories = table.column(Field("directory"))
@@ -772,84 +758,10 @@ class Library:
     def changed(
         self, selectors: Sequence[Selector], add: Sequence[Selector], remove: Sequence[Selector]
     ) -> tuple[Selector, ...]:
-        """Return selectors with some added and some removed.
-
-        Selectors that name removed runs are removed. If another selects them too, a `not:` selector
-        is added; adding the run again removes that selector.
-
-        Raises:
-            NotSelected: the selectors do not select what is to be removed.
-            BadSelector: a run cannot be excluded, or the selectors examine too many runs.
-        """
-        known = Known(self.table(), bounded=True)
-
-        def rows_of(some: Iterable[Selector]) -> set[int]:
-            return set(match(list(some), known).tolist())
-
-        kept = {one.text: one for one in selectors}
-        shown: Ints | None = None  # the rows that the kept selectors select
-        for one in remove:
-            if kept.pop(one.text, None) is not None:
-                shown = None
-                continue
-            if shown is None:
-                shown = match(tuple(kept.values()), known)
-            known.look(len(shown) // 10)  # names cost less than patterns
-            gone_runs = self._removed(one, shown, selectors)
-            gone_rows = set(self.rows_of(gone_runs).tolist())
-            for text, held in list(kept.items()):
-                is_below_it = one.is_word and text.startswith(f"{one.text}/")
-                if is_below_it or (held.names_one_run and rows_of([held]) & gone_rows):
-                    del kept[text]
-            left_out = parse_all(exclusion_of(selector_for(run)) for run in gone_runs)
-            kept |= {more.text: more for more in left_out}
-            shown = shown[[row not in gone_rows for row in shown.tolist()]]
-        added = rows_of(one for one in add if not one.excludes)
-        after = kept | {one.text: one for one in add}
-        selected = rows_of(one for one in after.values() if not one.excludes)
-        given = {one.text for one in add}
-        changed = []
-        for one in after.values():
-            gone = rows_of([replace(one, excludes=False)]) if one.excludes else set()
-            is_over = bool(gone) and (gone <= added or gone.isdisjoint(selected))
-            if one.text in given or not is_over:
-                changed.append(one)
-        self._check_exclusions(changed)
-        selected_all = all(one.excludes for one in selectors)
-        if not selected_all and all(one.excludes for one in changed):
-            return ()
-        return tuple(changed)
-
-    def _removed(
-        self, removed: Selector, rows: Ints, selectors: Sequence[Selector]
-    ) -> Sequence[KnownRun]:
-        """Return the shown runs that a selector removes; raise if names cannot exclude them."""
-        shown = RunSet(self, rows)
-        gone: Sequence[KnownRun] = ()
-        if removed.place:
-            gone = [run for run in shown if is_below(run.uri, removed.place)]
-        elif not removed.excludes:
-            gone = RunSet(self, removed.rows(Known(self.table(), rows=rows)))
-        if not gone:
-            hint = f"Its selectors are {', '.join(one.text for one in selectors[:8])}."
-            if any(one.place for one in selectors):
-                hint += " Part of a path or URI cannot be removed."
-            message = f"no selector of this board selects {removed.text[:80]!r}."
-            raise NotSelected(message, hint)
-        labels = {run.label for run in gone}
-        uris = {run.uri for run in gone}
-        for uri, label in self._named(shown):
-            if label in labels and uri not in uris:
-                raise BadSelector(
-                    f"{label!r} is below several roots, and cannot be excluded from only one.",
-                    "Select the others by path instead.",
-                )
-        if odd := [text for text in map(selector_for, gone) if is_path(text)]:
-            raise BadSelector(
-                f"{odd[0][:200]!r} cannot be excluded by name.",
-                "Select the others by name instead.",
-            )
-        return gone
+        """Return selectors with some added and some removed; see `selectors.changed`."""
+        found = changed(selectors, add, remove, Known(self.table(), bounded=True))
+        self._check_exclusions(found)
+        return found
 
     def _select(
         self,
@@ -897,18 +809,8 @@ class Library:
                 raise NothingMatches(str(error))
 
     def _check_exclusions(self, selectors: Sequence[Selector]) -> None:
-        """Refuse to exclude a run from a path or URI, which is always shown completely."""
-        places = [one.place for one in selectors if one.place]
-        if not places or not any(one.excludes for one in selectors):
-            return
-        is_inside = _inside(places)
-        for rows in excluded(selectors, Known(self.table(), bounded=True)):
-            for run in RunSet(self, rows):
-                if is_inside(run.uri):
-                    raise BadSelector(
-                        f"{run.label!r} cannot be excluded from a path or URI that contains it.",
-                        "Select runs by name instead of by path.",
-                    )
+        if any(one.place for one in selectors) and any(one.excludes for one in selectors):
+            check_exclusions(selectors, Known(self.table(), bounded=True))
 
     # Records of runs.
 
@@ -946,7 +848,7 @@ class Library:
             if found is None:
                 found = next((uri for uri in self._roots if is_below(source.uri, uri)), None)
         if found is None:
-            found = _run_above(source.uri) or source.uri
+            found = run_above(source.uri) or source.uri
         with self._lock:
             return self._record_roots.setdefault(source, found)
 
@@ -964,41 +866,3 @@ def _with_uri(selector: Selector, *, is_local: bool) -> Selector:
         return replace(selector, place=canonical(place))
     except StorageError as error:
         raise BadSelector(str(error)) from error
-
-
-def _has_file(uri: str, name: str) -> bool:
-    try:
-        open_storage(uri).read(name, 0, 1)
-    except StorageError:
-        return False
-    return True
-
-
-def _run_above(uri: str) -> str | None:
-    """Return the nearest parent directory that has a record; None if `uri` itself has one."""
-    place = uri
-    for level in range(_LEVELS_ABOVE + 1):
-        if _has_file(place, FILE_NAME):
-            return place if level else None
-        above, last = split(place)
-        if not last or (is_remote(uri) and above.endswith("//")):
-            return None
-        place = above
-    return None
-
-
-def _endings(uri: str) -> list[str]:
-    parts = [part for part in uri.partition("://")[2 if "://" in uri else 0].split("/") if part]
-    return ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
-
-
-def _inside(places: Iterable[str]) -> Callable[[str], bool]:
-    """Return a function that tells whether a URI is one of the places or below one."""
-    exact = set(places)
-    above = {place.rstrip("/") + "/" for place in exact}
-    lengths = sorted({len(place) for place in above})
-
-    def is_inside(uri: str) -> bool:
-        return uri in exact or any(uri[:length] in above for length in lengths)
-
-    return is_inside

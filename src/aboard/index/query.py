@@ -21,6 +21,7 @@ from aboard.events.files import ADOPTED, adopted_originals
 from aboard.index.schema import SCALARS
 from aboard.index.sources import Source, within
 from aboard.index.tags import (
+    COLUMNS,
     About,
     DescribedNames,
     Kind,
@@ -28,6 +29,7 @@ from aboard.index.tags import (
     Tag,
     TagTable,
     kind_of,
+    number_of,
     put_together,
 )
 from aboard.storage.base import is_below, join
@@ -57,11 +59,10 @@ class Damage(NamedTuple):
     length: int
 
 
-_SEGMENTS = """
-SELECT f.directory, f.name, s.tag, s.id, s.form, s.origin, s.metadata, s.count, s.min_step,
-       s.max_step, s.increasing, s.last_step, s.max_wall, s.last_wall, s.last_value, s.rows
-FROM file AS f JOIN segment AS s ON s.file = f.id
-"""
+_SEGMENTS = (
+    f"SELECT f.directory, f.name, {', '.join(f's.{one}' for one in COLUMNS)}"
+    " FROM file AS f JOIN segment AS s ON s.file = f.id"
+)
 _MOST_METRICS = 1000  # whose last values are stored with a run that has no record
 _RUNS_AT_ONCE = 100  # keeps the sorted results small
 _IN_ORDER = " ORDER BY f.directory, s.tag, f.attempt, f.name, s.form"
@@ -440,20 +441,32 @@ def _which_are_runs(connection: sqlite3.Connection, directories: Collection[str]
     return found
 
 
-def files_of(connection: sqlite3.Connection, source: Source) -> list[tuple[int, str]]:
-    """Return the id and the directory of each event file of a source."""
-    where, arguments = _visible(source)
-    return connection.execute(f"SELECT id, directory FROM file {where}", arguments).fetchall()
+def logged_names(connection: sqlite3.Connection, root: str) -> set[str]:
+    """Return the names of the scalars of all runs below a root, with their stages."""
+    from aboard.runs.catalog import metric_name, with_parents
 
-
-def scalar_names(connection: sqlite3.Connection, files: Collection[int]) -> list[str]:
-    """Return the names of the scalar tags in event files, given by id."""
-    rows = connection.execute(
-        "SELECT DISTINCT tag FROM segment WHERE file IN (SELECT value FROM json_each(?))"
-        f" AND form = {SCALARS}",
-        (json.dumps(list(files)),),
-    )
-    return [tag for (tag,) in rows]
+    where, arguments = _visible(Source(root))
+    held = connection.execute(f"SELECT id, directory FROM file {where}", arguments).fetchall()
+    if not held:
+        return set()
+    rows = connection.execute("SELECT directory FROM run WHERE root = ?", (root,))
+    known = {directory for (directory,) in rows}
+    files: dict[str, list[int]] = {}  # by what precedes names in them
+    for file, uri in held:
+        directory = uri[len(root.rstrip("/")) + 1 :]
+        run = next((one for one in with_parents(directory) if one in known), None)
+        if run is not None:
+            stage = metric_name(directory[len(run) :].lstrip("/"), "")
+            files.setdefault(stage, []).append(file)
+    return {
+        stage + tag
+        for stage, some in files.items()
+        for (tag,) in connection.execute(
+            "SELECT DISTINCT tag FROM segment WHERE file IN (SELECT value FROM json_each(?))"
+            f" AND form = {SCALARS}",
+            (json.dumps(some),),
+        )
+    }
 
 
 class Described(NamedTuple):
@@ -499,11 +512,11 @@ def describe(
             if form != SCALARS:
                 hparams |= _hparams_in(metadata)
             elif directory == run:
-                own[tag] = _number(value)
+                own[tag] = number_of(value)
             elif (name := metric_name(stage, tag)) == f"{stage}/{tag}":
-                staged[name] = _number(value)
+                staged[name] = number_of(value)
             else:
-                timed[name] = _number(value)
+                timed[name] = number_of(value)
         metrics = timed | staged | own
         found[run] = Described(
             hparams, {one: metrics[one] for one in sorted(metrics)[:_MOST_METRICS]}
@@ -516,10 +529,6 @@ def _hparams_in(metadata: bytes | None) -> dict[str, messages.HParam]:
         return messages.parse_hparams(messages.parse_metadata(metadata or b"").content)
     except messages.Malformed:
         return {}
-
-
-def _number(stored: float | None) -> float:
-    return math.nan if stored is None else stored
 
 
 def directories_of(connection: sqlite3.Connection, files: Collection[int]) -> set[str]:
@@ -652,6 +661,7 @@ def _grouped(
 ) -> Iterator[list[Segment]]:
     rows = connection.execute(f"{_SEGMENTS} {where} {_IN_ORDER}", arguments)
     shared: dict[str | bytes, Any] = {}  # directories, file names and metadata, each kept once
+    at = Segment._fields.index("metadata")
     for (_, tag), group in groupby(rows, key=itemgetter(0, 2)):
         yield [
             Segment._make(
@@ -659,9 +669,9 @@ def _grouped(
                     shared.setdefault(row[0], row[0]),
                     shared.setdefault(row[1], row[1]),
                     tag,
-                    *row[3:6],
-                    row[6] and shared.setdefault(row[6], row[6]),
-                    *row[7:],
+                    *row[3:at],
+                    row[at] and shared.setdefault(row[at], row[at]),
+                    *row[at + 1 :],
                 )
             )
             for row in group

@@ -1,7 +1,7 @@
 """Points of tags from the chunks of the index, and records from event files.
 
 A *series* is a tag's points from all files of its run, without those superseded by a restart. Long
-ones can be sampled. The *outline* of a series consists of the sketches of its chunks: it tells
+ones can be sampled. The *outline* of a series consists of the sketches of its chunks: it shows
 which chunks a window needs and which of their points remain, and a long window is sampled from it
 alone. Totals are stored with every segment, and a *summary* adds them up; only if a restart in the
 middle superseded points are chunks examined. A value that is not a scalar is a *record*: the index
@@ -92,7 +92,7 @@ def read_series(
     return _read_window(connection, tag, samples, _Window(start, stop))
 
 
-def _series(parts: Sequence[Columns]) -> Series:
+def _series(parts: Sequence[Arrays]) -> Series:
     if not parts:
         return Series(np.empty(0, np.int64), np.empty(0), np.empty(0))
     whole = joined(parts)
@@ -188,7 +188,7 @@ def _read_window(
     return _series(parts) if samples is None else _sampled(parts, samples)
 
 
-def _sampled(parts: Sequence[Columns], limit: int) -> Series:
+def _sampled(parts: Sequence[Arrays], limit: int) -> Series:
     """Sample parts of a series; only their values are joined before."""
     if not parts:
         return _series([])
@@ -220,7 +220,7 @@ def _sketched(sketches: npt.NDArray[Any]) -> Series:
 
 def _read_chunks(
     connection: sqlite3.Connection, outline: _Outline, window: _Window
-) -> Iterator[Columns]:
+) -> Iterator[Arrays]:
     """Yield the current points of chunks within a window."""
     inner, sizes = outline.within(window), outline.sketches["size"].tolist()
     breaks = np.flatnonzero(np.diff(outline.ids) != 1) + 1
@@ -241,7 +241,7 @@ def _read_chunks(
             local = survivors(steps)
             if local is not None:
                 keep &= local
-            yield Columns(steps[keep], columns.walls[keep], columns.payload[keep])
+            yield Arrays(steps[keep], columns.walls[keep], columns.payload[keep])
 
 
 def read_totals(connection: sqlite3.Connection, tag: Tag) -> Totals:
@@ -269,7 +269,7 @@ def read_pointers(
         for columns in _chunks(connection, segment):
             origin = np.full((len(columns), 1), number, np.int64)
             payload = np.concatenate([columns.payload, origin], axis=1).astype(np.int64)
-            parts.append(Columns(columns.steps, columns.walls, payload))
+            parts.append(Arrays(columns.steps, columns.walls, payload))
     whole = surviving(parts)
     if whole is None:
         return []
@@ -281,7 +281,7 @@ def read_pointers(
     ]
 
 
-def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Columns]:
+def _chunks(connection: sqlite3.Connection, segment: Segment) -> Iterator[Arrays]:
     rows = connection.execute(
         "SELECT count, steps, walls, payload FROM chunk WHERE id >= ? AND id < ? ORDER BY id",
         _ids(segment),
@@ -410,8 +410,8 @@ def _choose(chosen: npt.NDArray[np.bool_], candidates: npt.NDArray[np.bool_], li
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Values of a segment; `payload` has one column for scalars, three for pointers."""
+class Arrays:
+    """Values of a segment, as arrays; `payload` has one column for scalars, three for pointers."""
 
     steps: Ints
     walls: Floats
@@ -421,18 +421,18 @@ class Columns:
         return len(self.steps)
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
+def joined(parts: Sequence[Arrays]) -> Arrays:
     if len(parts) == 1:
         return parts[0]
-    return Columns(
+    return Arrays(
         np.concatenate([part.steps for part in parts]),
         np.concatenate([part.walls for part in parts]),
         np.concatenate([part.payload for part in parts]),
     )
 
 
-def unpack(count: int, steps: bytes, walls: bytes, payload: bytes, *, form: int) -> Columns:
-    return Columns(
+def unpack(count: int, steps: bytes, walls: bytes, payload: bytes, *, form: int) -> Arrays:
+    return Arrays(
         unpack_steps(count, steps),
         np.frombuffer(walls, np.float64),
         _unpack_payload(count, payload, form),
@@ -473,7 +473,7 @@ def survivors(steps: Ints) -> npt.NDArray[np.bool_] | None:
     return keep
 
 
-def surviving(parts: Iterable[Columns]) -> Columns | None:
+def surviving(parts: Iterable[Arrays]) -> Arrays | None:
     """Join the parts of a series in order, without values superseded by restarts."""
     held = [part for part in parts if len(part)]
     if not held:
@@ -482,7 +482,7 @@ def surviving(parts: Iterable[Columns]) -> Columns | None:
     keep = survivors(whole.steps)
     if keep is None:
         return whole
-    return Columns(whole.steps[keep], whole.walls[keep], whole.payload[keep])
+    return Arrays(whole.steps[keep], whole.walls[keep], whole.payload[keep])
 
 
 # Records, which are read from their event files.

@@ -34,28 +34,30 @@ from aboard.index.schema import (
     transaction,
 )
 from aboard.index.sources import Known, Reading, Source, at_or_below, known_files, span, within
+from aboard.index.tags import COLUMNS
 from aboard.storage.base import Counts, Kind, traffic
 
-_IF_STORED = """
-ON CONFLICT (id) DO UPDATE SET
-    origin = CASE origin WHEN 0 THEN excluded.origin ELSE origin END,
-    kind = CASE kind WHEN 0 THEN excluded.kind ELSE kind END,
-    metadata = coalesce(metadata, excluded.metadata),
-    count = excluded.count, min_step = excluded.min_step, max_step = excluded.max_step,
-    increasing = excluded.increasing, last_step = excluded.last_step,
-    max_wall = excluded.max_wall, last_wall = excluded.last_wall,
-    last_value = excluded.last_value, rows = excluded.rows, kept = excluded.kept,
-    first_wall = excluded.first_wall, low = excluded.low, low_step = excluded.low_step,
-    high = excluded.high, high_step = excluded.high_step, total = excluded.total,
-    nans = excluded.nans, infinities = excluded.infinities
-"""
+# The columns of a segment's totals, in the order of `Totals`; NaN is stored as null.
+_RENAMED = {"size": "kept", "first_step": "min_step", "last": "last_value"}
+_TOTALS = [_RENAMED.get(one, one) for one in Totals._fields]
+STORED = ", ".join(_TOTALS)
+_own_totals = itemgetter(*[at for at, one in enumerate(_TOTALS) if one not in COLUMNS])
+_NO_TOTALS = (None,) * len(_own_totals(_TOTALS))
 
-
-# The columns of a segment with its totals; NaN is stored as null.
-STORED = (
-    "kept, min_step, last_step, first_wall, last_wall, last_value, low, low_step, high, high_step,"
-    " total, nans, infinities"
+# The columns of a segment; after the file in the order of `_segment_row`, and of the columns that
+# the scanner returns for a small file.
+_CHANGING = (*COLUMNS[COLUMNS.index("count") :], *_own_totals(_TOTALS))
+_COLUMNS = ("id", "file", "tag", "form", "origin", "kind", "metadata", *_CHANGING)
+_INSERT = f"INSERT INTO segment ({', '.join(_COLUMNS)})"
+_IF_STORED = (
+    "ON CONFLICT (id) DO UPDATE SET"
+    " origin = CASE origin WHEN 0 THEN excluded.origin ELSE origin END,"
+    " kind = CASE kind WHEN 0 THEN excluded.kind ELSE kind END,"
+    " metadata = coalesce(metadata, excluded.metadata), "
+    + ", ".join(f"{one} = excluded.{one}" for one in _CHANGING)
 )
+# Places among the columns of a small file's segment.
+_TAG, _ORIGIN, _KIND, _METADATA = map(_COLUMNS[2:].index, ("tag", "origin", "kind", "metadata"))
 
 
 def totals_of(row: Sequence[float | None]) -> Totals | None:
@@ -122,7 +124,6 @@ class _Segment:
                 self.totals = self.totals.followed_by(one)
 
 
-_TAG, _ORIGIN, _KIND, _METADATA = 0, 2, 3, 4  # places among the columns of a small part's segment
 _MOST_OPEN = 20_000  # cached segments of a file
 _MOST_REMEMBERED = 1_000  # cached segments of a connection, between two refreshes
 
@@ -211,7 +212,7 @@ class Store:
         """Keep what is known of files that grow for the next refresh; forget the oldest."""
         remembered = self._connection.growing_files
         for opened in self._grown:
-            if len(opened.segments) <= _MOST_REMEMBERED and not opened.has_others:
+            if 0 < len(opened.segments) <= _MOST_REMEMBERED and not opened.has_others:
                 remembered[opened.id] = opened
         self._grown.clear()
         total = sum(len(one.segments) for one in remembered.values())
@@ -339,7 +340,7 @@ class Store:
         """Write the pending rows of segments and chunks."""
         # In the order of the index on file and tag; otherwise each row would touch another page.
         self._segment_rows.sort(key=itemgetter(1, 2))
-        insert_rows(self._connection, "INSERT INTO segment", self._segment_rows, _IF_STORED)
+        insert_rows(self._connection, _INSERT, self._segment_rows, _IF_STORED)
         insert_rows(self._connection, "INSERT OR REPLACE INTO chunk", self._chunk_rows)
         self._segment_rows, self._chunk_rows = [], []
 
@@ -460,18 +461,8 @@ def _segment_row(segment: _Segment, series: Series, part: Part, kind: int) -> tu
         part.last_wall,
         part.last_value,
         segment.rows,
-        *_totals_row(segment.totals),
+        *(_NO_TOTALS if segment.totals is None else _own_totals(segment.totals)),
     )
-
-
-def _totals_row(totals: Totals | None) -> tuple[object, ...]:
-    if totals is None:
-        return (None,) * 9
-    # The steps and the last point are columns of their own.
-    return (totals.size, totals.first_wall, *totals[_LOW:])
-
-
-_LOW = Totals._fields.index("low")
 
 
 def _parts(batch: Batch) -> Iterator[tuple[int, Part]]:

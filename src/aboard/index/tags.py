@@ -94,6 +94,10 @@ class Segment(NamedTuple):
     rows: int
 
 
+# Its columns in the index after the place of its file.
+COLUMNS = tuple("count" if one == "points" else one for one in Segment._fields[2:])
+
+
 class Segments(Sequence[Segment]):
     """The segments of a tag in many files, in columns, which take a fifth of the memory."""
 
@@ -139,7 +143,7 @@ _FEW_SEGMENTS = 16  # these would take more memory in columns
 
 
 class TagGroup(NamedTuple):
-    """What a tag is computed from: tags of several runs; see `derived`."""
+    """What a tag is computed from: tags of several runs; see `curves`."""
 
     members: tuple[Tag, ...]
     band: Band
@@ -332,7 +336,7 @@ class TagTable(Tags):
             starts = (at for at in range(1, len(tags)) if tags[at] != tags[at - 1])
             self._starts = array("q", [0, *starts, len(tags)])
         self._columns = [_equal(files), *map(_packed, _CODES, rest)]
-        described = list(zip(rest[2], rest[3], rest[1], strict=True))
+        described = list(zip(*[columns[one] for one in _DESCRIBED], strict=True))
         if self._starts is not None:
             whole = map(self._put_together, range(len(names)))
             described = [(tag.origin, tag.metadata, tag.segments[0].form) for tag in whole]
@@ -453,12 +457,14 @@ class LaterTags(Tags):
         return self._known.select(accepts)
 
 
-# Array types of the columns of a segment from its id on; empty for the metadata.
-_CODES = ("q", "b", "b", "", "q", "q", "q", "b", "q", "d", "d", "d", "q")
-
-
-# The positions of the fields of `End` among the columns of a table, which begin with the file.
-_END = tuple(Segment._fields.index(one) - 2 for one in ("last_step", "max_wall", "rows"))
+# Array types of the columns of a table after file and tag: 64-bit integers, if not named here.
+_TYPES = {"metadata": "", **dict.fromkeys(("form", "origin", "increasing"), "b")}
+_TYPES |= dict.fromkeys(("max_wall", "last_wall", "last_value"), "d")
+_CODES = [_TYPES.get(one, "q") for one in Segment._fields[3:]]
+# The positions of the arguments of `About.of` among the columns given to a table, which begin with
+# the file, and those of the fields of `End` among the columns that it keeps, which lack the tag.
+_DESCRIBED = [Segment._fields.index(one) - 1 for one in ("origin", "metadata", "form")]
+_END = [Segment._fields.index(one) - 2 for one in ("last_step", "max_wall", "rows")]
 
 
 def _packed(code: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -505,14 +511,15 @@ def put_together(source: Source, segments: list[Segment]) -> Tag:
         metadata=described.metadata,
         first_step=min([one.min_step for one in chosen]),
         last_step=last.last_step,
-        last_wall_time=_number(last.last_wall),
+        last_wall_time=number_of(last.last_wall),
         max_wall_time=max([one.max_wall for one in chosen]),
-        last_value=_number(last.last_value) if is_scalar else last.last_value,
+        last_value=number_of(last.last_value) if is_scalar else last.last_value,
         rows=max([one.rows for one in chosen]),
         source=source,
         segments=tuple(chosen) if len(chosen) <= _FEW_SEGMENTS else Segments(chosen),
     )
 
 
-def _number(stored: float | None) -> float:
+def number_of(stored: float | None) -> float:
+    """Return a number from the index, which has null for NaN."""
     return math.nan if stored is None else stored

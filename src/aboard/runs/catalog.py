@@ -45,11 +45,13 @@ from aboard.storage.base import (
     is_remote,
     join,
     open_storage,
+    split,
 )
 
 DEFAULT_EXPERIMENT = "default"
 _FORBIDDEN = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]')
 _LONGEST_NAME = 128
+_LEVELS_ABOVE = 2  # how far above a directory its record may be: it may be of a stage or a rank
 _LOGDIR = re.compile(
     r"(?i)train|training|eval|evaluation|val|valid|validation|test|dev|predict|rank[-_.]?\d+"
 )
@@ -398,6 +400,27 @@ def find_roots(given: Sequence[str], environment: Mapping[str, str] | None = Non
     else:
         texts = [_DEFAULT_ROOT] if Path(_DEFAULT_ROOT).is_dir() else []
     return list(dict.fromkeys(canonical(text) for text in texts))
+
+
+def run_above(uri: str) -> str | None:
+    """Return the nearest parent directory that has a record; None if `uri` itself has one."""
+    place = uri
+    for level in range(_LEVELS_ABOVE + 1):
+        if has_file(place, FILE_NAME):
+            return place if level else None
+        above, last = split(place)
+        if not last or (is_remote(uri) and above.endswith("//")):
+            return None
+        place = above
+    return None
+
+
+def has_file(uri: str, name: str) -> bool:
+    try:
+        open_storage(uri).read(name, 0, 1)
+    except StorageError:
+        return False
+    return True
 
 
 def natural(name: str) -> str:

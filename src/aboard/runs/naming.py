@@ -1,4 +1,4 @@
-"""Names: of fields of runs, and of runs and groups of runs on a board, from templates.
+"""Names: of fields, of roots, and of runs and groups of runs on a board, from templates.
 
 A template is a text such as `{experiment}_{run}_lr={hparams.lr}`. TensorBoard shows a name as a
 path, so slashes are kept and group runs. A value never adds an empty, `.` or `..` part. A group is
@@ -246,6 +246,25 @@ def _clean(text: str) -> str:
     words = "".join(one if one.isprintable() else " " for one in text).split()
     parts = (part.strip() for part in " ".join(words).split("/"))
     return "/".join(part for part in parts if part not in ("", ".", ".."))
+
+
+def name_roots(given: Mapping[str, str]) -> dict[str, str]:
+    """Return names of roots by URI: the given ones, and for empty ones the shortest distinct ones.
+
+    `/a/runs` and `s3://bucket/runs` become `a/runs` and `bucket/runs`; a single one `runs`.
+    """
+    endings = {uri: _endings(uri) for uri in given}
+    names = dict(given)
+    for uri in (uri for uri, name in given.items() if not name):
+        others = {name for one, held in endings.items() if one != uri for name in held}
+        others.update(filter(None, given.values()))
+        names[uri] = next((name for name in endings[uri] if name not in others), uri)
+    return names
+
+
+def _endings(uri: str) -> list[str]:
+    parts = [part for part in uri.partition("://")[2 if "://" in uri else 0].split("/") if part]
+    return ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
 
 
 # Groups of runs on a board.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from aboard.runs import RunsError, is_number, nearest
 from aboard.runs.catalog import KnownRun, run_id
 from aboard.runs.manifest import State
+from aboard.storage.base import below_any, is_below
 
 if TYPE_CHECKING:
     from aboard.runs.columns import Bools, Column, Held, Ints
@@ -271,10 +272,6 @@ def selector_for(run: KnownRun) -> str:
     return run.label if plain and not (name and is_path(place)) else run.uri
 
 
-def exclusion_of(text: str) -> str:
-    return _NOT + text
-
-
 def match(selectors: Sequence[Selector], known: Known) -> Ints:
     """Return the rows that any selector selects and none excludes, in the order of the table.
 
@@ -340,6 +337,112 @@ def _in_order(known: Known, some: Sequence[Ints], but: Sequence[Ints] = ()) -> I
         chosen[rows] = False
     found: Ints = known.rows[chosen[known.rows]]
     return found
+
+
+def changed(
+    selectors: Sequence[Selector],
+    add: Sequence[Selector],
+    remove: Sequence[Selector],
+    known: Known,
+) -> tuple[Selector, ...]:
+    """Return selectors with some added and some removed.
+
+    Selectors that name removed runs are removed. If another selects them too, a `not:` selector is
+    added; adding the run again removes that selector.
+
+    Raises:
+        NotSelected: the selectors do not select what is to be removed.
+        BadSelector: a run cannot be excluded, or the selectors examine too many runs.
+    """
+
+    def rows_of(some: Iterable[Selector]) -> set[int]:
+        return set(match(list(some), known).tolist())
+
+    kept = {one.text: one for one in selectors}
+    shown: Ints | None = None  # the rows that the kept selectors select
+    for one in remove:
+        if kept.pop(one.text, None) is not None:
+            shown = None
+            continue
+        if shown is None:
+            shown = match(tuple(kept.values()), known)
+        known.look(len(shown) // 10)  # names cost less than patterns
+        gone = _removed(one, shown, selectors, known)
+        for text, held in list(kept.items()):
+            is_below_it = one.is_word and text.startswith(f"{one.text}/")
+            if is_below_it or (held.names_one_run and rows_of([held]) & gone.keys()):
+                del kept[text]
+        left_out = parse_all(_NOT + selector_for(run) for run in gone.values())
+        kept |= {more.text: more for more in left_out}
+        shown = shown[[row not in gone for row in shown.tolist()]]
+    added = rows_of(one for one in add if not one.excludes)
+    after = kept | {one.text: one for one in add}
+    selected = rows_of(one for one in after.values() if not one.excludes)
+    given = {one.text for one in add}
+    found = []
+    for one in after.values():
+        left_out_rows = rows_of([replace(one, excludes=False)]) if one.excludes else set()
+        is_over = left_out_rows and (left_out_rows <= added or left_out_rows.isdisjoint(selected))
+        if one.text in given or not is_over:
+            found.append(one)
+    selected_all = all(one.excludes for one in selectors)
+    if not selected_all and all(one.excludes for one in found):
+        return ()
+    return tuple(found)
+
+
+def check_exclusions(selectors: Sequence[Selector], known: Known) -> None:
+    """Refuse to exclude a run from a path or URI, which is always shown completely."""
+    is_inside = below_any(one.place for one in selectors if one.place)
+    for rows in excluded(selectors, known):
+        for run in _runs(rows, known).values():
+            if is_inside(run.uri):
+                raise BadSelector(
+                    f"{run.label!r} cannot be excluded from a path or URI that contains it.",
+                    "Select runs by name instead of by path.",
+                )
+
+
+def _removed(
+    removed: Selector, shown: Ints, selectors: Sequence[Selector], known: Known
+) -> dict[int, KnownRun]:
+    """Return the shown runs that a selector removes; raise if names cannot exclude them."""
+    runs = _runs(shown, known)
+    gone: dict[int, KnownRun] = {}
+    if removed.place:
+        gone = {row: run for row, run in runs.items() if is_below(run.uri, removed.place)}
+    elif not removed.excludes:
+        rows = removed.rows(Known(known.table, rows=shown)).tolist()
+        gone = {row: runs[row] for row in rows if row in runs}
+    if not gone:
+        hint = f"Its selectors are {', '.join(one.text for one in selectors[:8])}."
+        if any(one.place for one in selectors):
+            hint += " Part of a path or URI cannot be removed."
+        raise NotSelected(f"no selector of this board selects {removed.text[:80]!r}.", hint)
+    labels = {run.label for run in gone.values()}
+    for row, run in runs.items():
+        if run.label in labels and row not in gone:
+            raise BadSelector(
+                f"{run.label!r} is below several roots, and cannot be excluded from only one.",
+                "Select the others by path instead.",
+            )
+    if odd := [text for text in map(selector_for, gone.values()) if is_path(text)]:
+        raise BadSelector(
+            f"{odd[0][:200]!r} cannot be excluded by name.",
+            "Select the others by name instead.",
+        )
+    return gone
+
+
+def _runs(rows: Ints, known: Known) -> dict[int, KnownRun]:
+    """Return the places and names of runs by row, without deleted ones."""
+    names = ("root", "directory", "experiment", "name")
+    columns = (known.column(one).values(rows) for one in names)
+    return {
+        row: KnownRun(str(root), str(directory or ""), str(experiment or ""), str(name or ""))
+        for row, root, directory, experiment, name in zip(rows.tolist(), *columns, strict=True)
+        if root is not None
+    }
 
 
 def _split_commas(text: str, exists: Exists) -> list[str]:

@@ -12,7 +12,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aboard.system import require
@@ -290,6 +290,18 @@ def join(uri: str, name: str) -> str:
 
 def is_below(uri: str, place: str) -> bool:
     return uri == place or uri.startswith(place.rstrip("/") + "/")
+
+
+def below_any(places: Iterable[str]) -> Callable[[str], bool]:
+    """Return a test for URIs that are one of the places or below one."""
+    exact = set(places)
+    above = {place.rstrip("/") + "/" for place in exact}
+    lengths = sorted({len(place) for place in above})
+
+    def is_inside(uri: str) -> bool:
+        return uri in exact or any(uri[:length] in above for length in lengths)
+
+    return is_inside
 
 
 def split(uri: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import pytest
 from aboard import EventWriter
 from aboard.hub.api import runs as module
 from aboard.hub.api.runs import RootDocument
-from aboard.index.derived import smooth
+from aboard.index.curves import smooth
 from aboard.index.library import Root
 from aboard.sdk.client import Client
 from tests.hub.hubs import log_run, served

@@ -38,10 +38,9 @@ from aboard.hub.api import (
 from aboard.hub.runs import run_document
 from aboard.hub.service import Hub
 from aboard.index import Series, Source, Tag
-from aboard.index.derived import MOST_POINTS as MOST_OF_GROUP
-from aboard.index.derived import Axis, Curve, Shape
-from aboard.index.library import RunAnswer, RunSet
-from aboard.index.library import RunGroup as Group
+from aboard.index.curves import MOST_POINTS as MOST_OF_GROUP
+from aboard.index.curves import Axis, Curve, Shape
+from aboard.index.library import GroupedRuns, RunAnswer, RunSet
 from aboard.index.tags import TagGroup
 from aboard.runs.catalog import KnownRun, dump_json
 from aboard.runs.columns import Mark
@@ -327,7 +326,9 @@ def _rows(hub: Hub, runs: RunSet, fields: Fields) -> list[dict[str, Any]]:
     return [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _groups(hub: Hub, groups: Sequence[Group], by: Fields, fields: Fields) -> list[dict[str, Any]]:
+def _groups(
+    hub: Hub, groups: Sequence[GroupedRuns], by: Fields, fields: Fields
+) -> list[dict[str, Any]]:
     runs = [group.runs for group in groups]
     means = [
         [_value(one, mean) for mean in hub.library.means(one, runs)] for one in fields.values()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from aboard.events.writer import EventWriter
 from aboard.index import Source, UnknownName
-from aboard.index import derived as module
-from aboard.index.derived import (
+from aboard.index import curves as module
+from aboard.index.curves import (
     Axis,
     common_steps,
     compute,
