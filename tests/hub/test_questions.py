@@ -180,7 +180,8 @@ def test_an_invalid_query_is_a_bad_request_with_a_caret(client, query, message, 
     ],
 )
 def test_a_bare_name_is_suggested_with_its_group(client, where, hint):
-    until(lambda: labels(client, where="metrics.loss.max > 0"))
+    until(lambda: get(client)["total"] == 4)
+    assert labels(client, where="metrics.loss.max > 0")
     error = client.get("/api/v1/runs", params={"where": where}).json()["error"]
     assert error["hint"].startswith(hint)
     answer = client.post("/api/v1/boards", json={"selectors": ["a"], "where": where})
