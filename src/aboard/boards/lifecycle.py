@@ -48,6 +48,7 @@ from aboard.executors.base import (
     Status,
     log_host,
 )
+from aboard.system import Backoff
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 20  # to change a board that others change at the same time
@@ -219,23 +220,24 @@ def _is_longer(record: BoardRecord, values: Mapping[str, Any]) -> bool:
 
 
 @dataclass(slots=True)
-class _Backoff:
-    """When to repeat what has failed: after pauses that double."""
+class _Failures:
+    """Failures since the last success, after which the next attempt is delayed."""
 
-    failures: int = 0
-    failed: float = 0.0  # time of the last failure
-    pause: float = 0.0
+    count: int = 0
+    last: float = 0.0  # when
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_BACKOFF, _LONGEST_BACKOFF))
 
     def is_paused(self, now: float) -> bool:
-        return 0.0 <= now - self.failed < self.pause  # a clock that was set back does not count
+        return 0.0 <= now - self.last < self.backoff.delay  # a clock set back does not count
 
-    def note_failure(self, now: float) -> None:
-        self.failures += 1
-        self.failed = now
-        self.pause = min(max(2 * self.pause, _FIRST_BACKOFF), _LONGEST_BACKOFF)
+    def add(self, now: float) -> None:
+        self.count += 1
+        self.last = now
+        self.backoff.grow()
 
-    def note_success(self) -> None:
-        self.failures, self.pause = 0, 0.0
+    def reset(self) -> None:
+        self.count = 0
+        self.backoff.reset()
 
 
 @dataclass(slots=True)
@@ -246,7 +248,7 @@ class _Place:
     pool: ThreadPoolExecutor | None = None  # its own: an engine that hangs delays no other
     orphans: dict[str, Handle] = field(default_factory=dict)
     searched: float | None = None  # time of the last search for orphans
-    backoff: _Backoff = field(default_factory=_Backoff)  # after polls without an answer
+    failures: _Failures = field(default_factory=_Failures)  # polls without an answer
     has_leftovers: bool = False  # perhaps, of boards that were abandoned
 
     def is_search_due(self, now: float, seconds: float) -> bool:
@@ -256,9 +258,9 @@ class _Place:
         """Back off while the executor knows none of the statuses."""
         states = {status.state for status in statuses}
         if states == {CommandState.UNKNOWN}:
-            self.backoff.note_failure(now)
+            self.failures.add(now)
         else:
-            self.backoff.note_success()
+            self.failures.reset()
 
 
 class Lifecycle:
@@ -299,7 +301,7 @@ class Lifecycle:
             name: _Place(executor, ThreadPoolExecutor(workers, name) if workers else None)
             for name, executor in executors.items()
         }
-        self._launches: dict[tuple[str, int], _Backoff] = {}  # each in one thread, see `_submit`
+        self._launches: dict[tuple[str, int], _Failures] = {}  # each in one thread, see `_submit`
         self._lock = threading.Lock()  # guards `_busy` and `_closing`
         self._busy: set[Hashable] = set()
         self._closing = False
@@ -574,10 +576,10 @@ class Lifecycle:
                 self._submit(record.id, self._launch, executor, record, pool=place.pool)
         # A stop requested since the last failure is tried at once: the engine may be back.
         stops = any(
-            record.state is BoardState.STOPPING and record.changed > place.backoff.failed
+            record.state is BoardState.STOPPING and record.changed > place.failures.last
             for record in records
         )
-        if place.backoff.is_paused(now) and not stops:
+        if place.failures.is_paused(now) and not stops:
             return
         if place.is_search_due(now, self._settings.orphans):
             place.searched = now
@@ -748,14 +750,14 @@ class Lifecycle:
     def _note_unexpected(self, started: BoardRecord, error: Exception) -> None:
         """Try an unexpected error of a start again a few times, then let the board fail."""
         key = (started.id, started.attempt)
-        backoff = self._launches.setdefault(key, _Backoff())
-        backoff.note_failure(self._clock())
-        is_last = backoff.failures == _MOST_LAUNCHES
+        failures = self._launches.setdefault(key, _Failures())
+        failures.add(self._clock())
+        is_last = failures.count == _MOST_LAUNCHES
         reason = f"its start failed: {type(error).__name__}: {error}"
         _log.warning(
             "board %s, attempt %d of %d: %s",
             started.id,
-            backoff.failures,
+            failures.count,
             _MOST_LAUNCHES,
             reason,
             exc_info=error if is_last else None,

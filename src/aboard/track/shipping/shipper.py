@@ -30,6 +30,7 @@ from aboard.runs import manifest
 from aboard.runs.manifest import BadManifest, Manifest, State
 from aboard.storage import StorageError, open_storage
 from aboard.storage.local import LocalStorage
+from aboard.system import Backoff
 from aboard.track import environment, notify
 from aboard.track.shipping.segments import Ledger
 from aboard.track.shipping.spool import Owner, OwnerWatch, Spool, Status, Writer, abandoned_spools
@@ -71,6 +72,7 @@ class Shipment:
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._next_start = 0.0
+        self._backoff = Backoff(0.1, _MAX_PAUSE)
         self._reported = ""
         self.arrived: bool | None = None  # before the end
         self._stopping = threading.Event()
@@ -121,7 +123,8 @@ class Shipment:
             return
         if now - self._next_start > _MAX_PAUSE:
             self._starts = 0  # the last one ran long enough
-        self._next_start = now + min(0.1 * 2.0 ** min(self._starts, 20), _MAX_PAUSE)
+            self._backoff.reset()
+        self._next_start = now + self._backoff.grow()
         self._starts += 1
         try:
             self._process = start_shipper(self.spool)
