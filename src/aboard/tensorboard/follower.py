@@ -441,7 +441,8 @@ class Follower:
                 read = self._library.candidates(shown.spec.selectors, shown.spec.question)
                 unmatched = self._unmatched(shown.spec.question, board, read)
             except BaseException:
-                shown.stale = True  # the next request tries again
+                with self._lock:
+                    shown.stale = True  # the next request tries again
                 raise
             cost = time.thread_time() - began
             with self._lock:
