@@ -36,7 +36,7 @@ from aboard.boards.model import (
     plain,
 )
 from aboard.boards.registry import Created, Leases, LiveBoards, Registry, Snapshot
-from aboard.executors import executor_class, places, unknown_place
+from aboard.executors import executor_class, places, split_place, unknown_place
 from aboard.executors.base import (
     LOG_HOST,
     Address,
@@ -637,7 +637,7 @@ class Lifecycle:
 
         An executor that never ran a board is not queried, because the query may be slow.
         """
-        used = {on.partition(":")[0] for on in self._registry.places()}
+        used = {split_place(on)[0] for on in self._registry.places()}
         if place.executor.name not in used and not place.has_leftovers:
             return
         try:

@@ -33,6 +33,7 @@ from aboard.hub.api import (
     TheVisitor,
     api_router,
     computes,
+    json_response,
     position,
 )
 from aboard.hub.runs import run_document
@@ -43,7 +44,7 @@ from aboard.index.derived import Axis, Curve, Shape
 from aboard.index.library import RunAnswer, RunSet
 from aboard.index.library import RunGroup as Group
 from aboard.index.tags import TagGroup
-from aboard.runs.catalog import KnownRun, dump_json
+from aboard.runs.catalog import KnownRun
 from aboard.runs.columns import Mark
 from aboard.runs.manifest import format_time
 from aboard.runs.naming import TIMES, Band, Line, shown
@@ -448,10 +449,6 @@ def _selected(
     if not where:
         return runs
     return hub.library.answer(question, runs, check=not hub.library.unread(read)).runs
-
-
-def json_response(document: dict[str, Any]) -> Response:
-    return Response(dump_json(document), media_type="application/json")
 
 
 @router.get("/roots")
