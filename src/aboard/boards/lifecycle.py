@@ -184,13 +184,6 @@ def why_ended(status: Status) -> str:
             return f"it exited with code {code}"
 
 
-def why_waiting(place: str, status: Status) -> str:
-    """Return what a board waits for, in the engine's words, or an empty string."""
-    if status.state is CommandState.STARTING:
-        return status.reason
-    return why_unanswered(place, status)
-
-
 def why_unanswered(place: str, status: Status) -> str:
     """Return why the status of a board is unknown, or an empty string."""
     if status.state is not CommandState.UNKNOWN:
@@ -616,7 +609,10 @@ class Lifecycle:
             # The start timeout begins after the engine has stopped waiting.
             waits = record.state is BoardState.STARTING
             changed = self._clock() if waits else record.changed
-            self._explain(record, why_waiting(executor.name, status), changed)
+            reason = why_unanswered(executor.name, status)
+            if status.state is CommandState.STARTING:
+                reason = status.reason  # what it waits for
+            self._explain(record, reason, changed)
         if record.state is BoardState.RUNNING and self._probe is not None:
             probing = (executor, record, self._probe, self._clock())
             self._submit(("probe", record.id), self._check_health, *probing, pool=self._probes)
