@@ -16,6 +16,7 @@ import pytest
 from aboard import system
 from aboard.index import Index
 from aboard.system import (
+    Backoff,
     cache_place,
     file_system_of,
     is_fuse,
@@ -379,3 +380,12 @@ def test_nothing_else_is_touched(place: Path) -> None:
 def test_a_place_that_cannot_be_written_is_an_error(place: Path) -> None:
     with pytest.raises(OSError, match="No such file"), own_file(place / "no", "page", ".html", "x"):
         pass
+
+
+def test_a_backoff_grows_to_its_limit_and_starts_again():
+    backoff = Backoff(1.0, 10.0, 3.0)
+    assert backoff.delay == 0.0
+    assert [backoff.grow() for _ in range(4)] == [1.0, 3.0, 9.0, 10.0]
+    assert backoff.delay == 10.0
+    backoff.reset()
+    assert (backoff.delay, backoff.grow()) == (0.0, 1.0)

@@ -3,7 +3,7 @@
 The only reader of `/proc`. A process is identified by its id together with its start time, which no
 later process with the same id has. Without `/proc`, only the existence of a process is known:
 `find_process`, `process_ids`, `processes_by_group`, `path_of_descriptor` and `boot_id` raise
-`OSError`.
+`OSError`. `Backoff` is here because every package can import this one.
 """
 
 # ruff: noqa: PTH110, PTH115, PTH116, PTH123, PTH208
@@ -400,6 +400,22 @@ def file_lock(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+class Backoff:
+    """A delay that grows from `first` to `longest`, each time by `factor`; 0 before the first."""
+
+    def __init__(self, first: float, longest: float, factor: float = 2.0) -> None:
+        self._first, self._longest, self._factor = first, longest, factor
+        self.delay = 0.0
+
+    def grow(self) -> float:
+        """Return the next delay."""
+        self.delay = min(max(self._factor * self.delay, self._first), self._longest)
+        return self.delay
+
+    def reset(self) -> None:
+        self.delay = 0.0
 
 
 def _number(path: str, field: str, base: int = 10) -> int:

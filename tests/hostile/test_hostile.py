@@ -17,6 +17,7 @@ from aboard import EventWriter
 from aboard.events import encode
 from aboard.index.library import Library, Member
 from aboard.system import find_process
+from aboard.tensorboard import app as tensorboard_app
 from aboard.tensorboard.app import make_app
 from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
@@ -139,14 +140,15 @@ def scalars(*tags):
 
 
 @pytest.fixture
-def attacked(boards):
+def attacked(boards, monkeypatch):
     """Run a test of an application: `attacked(test)`."""
 
     def run(test):
         async def whole():
             with ExitStack() as closing:
                 pool = Hasty(boards, {}, workers=4)
-                app = make_app(boards, closing=closing, pool=pool)
+                monkeypatch.setattr(tensorboard_app, "WorkerPool", lambda *_: pool)
+                app = make_app(boards, closing=closing)
                 async with Hub(app) as hub:
                     before = resident()
                     await test(hub)
@@ -306,7 +308,7 @@ def test_series_with_too_much_text(attacked):
     attacked(test)
 
 
-def test_clients_that_leave_end_their_work(boards):
+def test_clients_that_leave_end_their_work(boards, monkeypatch):
     """Real connections: a hundred clients ask for what takes for ever, and leave."""
     pattern = {"colParams": [{"hparam": "name", "filterRegexp": "(a|a)*$"}]}
     body = json.dumps({"sliceSize": 10, "allowedStatuses": ["STATUS_SUCCESS"], **pattern})
@@ -334,7 +336,8 @@ def test_clients_that_leave_end_their_work(boards):
 
     with ExitStack() as closing:
         pool = WorkerPool(boards, {}, workers=4, deadline=600)
-        app = make_app(boards, closing=closing, pool=pool)
+        monkeypatch.setattr(tensorboard_app, "WorkerPool", lambda *_: pool)
+        app = make_app(boards, closing=closing)
         sockets = listen("127.0.0.1", 0)
         closing.enter_context(serving(app, sockets))
         asyncio.run(leave(sockets[0].getsockname()[1]))

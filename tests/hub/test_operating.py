@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aboard.hub.access import without_secrets
+from aboard.hub.access import redact_path
 from aboard.hub.config import make_config
 from aboard.sdk import AuthError
 from aboard.sdk.client import Client, log_in
@@ -100,7 +100,7 @@ def test_no_secret_of_a_request_is_in_the_log(tmp_path, root):
     ],
 )
 def test_a_secret_in_a_path_is_not_shown(path, shown):
-    assert without_secrets(path) == shown
+    assert redact_path(path) == shown
 
 
 def test_the_password_of_a_database_is_not_shown(tmp_path, root, closed_port):

@@ -42,7 +42,7 @@ def assets():
 
 
 @pytest.fixture
-def ours(tmp_path, index, assets):
+def ours(tmp_path, index):
     """Two boards of one run each, `mine` and `yours`."""
     boards = Boards(Library(index))
     for place, name in enumerate(("mine", "yours")):
@@ -50,7 +50,7 @@ def ours(tmp_path, index, assets):
         member = Member.parse(str(tmp_path / name))
         index.refresh(member.source)
         boards.add(Board(name, name.title(), (member,)))
-    opened = Ours(boards, "mine", assets=assets)
+    opened = Ours(boards, "mine")
     yield opened
     opened.close()
 
@@ -181,9 +181,9 @@ class Requests:
         return []
 
 
-def test_the_follower_is_notified_of_requests(ours, assets):
+def test_the_follower_is_notified_of_requests(ours):
     follower = Requests()
-    watched = Ours(ours.boards, "mine", assets=assets, follower=follower)
+    watched = Ours(ours.boards, "mine", follower=follower)
     for path in ("", "index.html", "data/runs", "index.js", "data/plugin/text/tags", STATUS):
         watched.get(path)
     assert follower.boards == ["mine"] * 5
@@ -204,9 +204,9 @@ def test_the_version_changes_with_what_a_board_shows_and_only_then(ours):
     assert version("yours") == yours
 
 
-def test_the_status_has_the_runs_and_the_problems_of_a_board(ours, assets):
+def test_the_status_has_the_runs_and_the_problems_of_a_board(ours):
     follower = Requests()
-    watched = Ours(ours.boards, "mine", assets=assets, follower=follower)
+    watched = Ours(ours.boards, "mine", follower=follower)
     assert (watched.get(STATUS).json["runs"], watched.get(STATUS).json["problems"]) == (1, [])
     follower.problems = ["s3://nothing: there is no such bucket."]
     assert watched.get(STATUS).json["problems"] == follower.problems
@@ -309,10 +309,10 @@ def test_zero_samples_is_no_limit():
 
 
 @pytest.fixture
-def frontend(index, assets):
+def frontend(index):
     boards = Boards(Library(index))
     boards.add(Board("board", "A board", ()))
-    opened = Ours(boards, assets=assets)
+    opened = Ours(boards)
     yield opened
     opened.close()
 

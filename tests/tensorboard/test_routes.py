@@ -262,14 +262,15 @@ def test_an_answer_is_made_once_until_the_data_changes(tmp_path, index, monkeypa
     assert len(made) == 3
 
 
-def test_what_a_worker_converted_is_kept_until_the_data_changes(tmp_path, index):
+def test_what_a_worker_converted_is_kept_until_the_data_changes(tmp_path, index, monkeypatch):
     logs = tmp_path / "logs"
     with EventWriter(logs / "run1") as writer:
         writer.add([encode.text("note", "*one*")], 0)
         writer.flush()
         boards = one_board(index, logs)
         pool = WorkerPool(boards, {})
-        ours = Ours(boards, pool=pool)
+        monkeypatch.setattr(app, "WorkerPool", lambda *_: pool)
+        ours = Ours(boards)
 
         def texts():
             answer = ours.get("data/plugin/text/text", run="run1", tag="note")

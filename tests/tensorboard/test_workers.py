@@ -99,7 +99,8 @@ def opened(boards, sick_server, monkeypatch):
         async def whole():
             with ExitStack() as closing:
                 pool = WorkerPool(boards, {}, **{"workers": 4, "deadline": 1.0} | options)
-                client = Client(make_app(boards, closing=closing, pool=pool), pool)
+                monkeypatch.setattr(app, "WorkerPool", lambda *_: pool)
+                client = Client(make_app(boards, closing=closing), pool)
                 async with client.http:
                     return await test(client)
 

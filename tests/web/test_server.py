@@ -38,7 +38,7 @@ from aboard.web.server import (
     UntrustedConnections,
     allow_many_files,
     exposure,
-    open_files,
+    max_open_files,
 )
 from tests.hub.hubs import QUICK
 from tests.waiting import until
@@ -608,7 +608,7 @@ class TestHeaders:
 def test_a_crowd_of_silent_connections_does_not_lock_the_owner_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(web_server, "open_files", lambda: 40)
+    monkeypatch.setattr(web_server, "max_open_files", lambda: 40)
     sockets = listen("127.0.0.1", 0)
     name = sockets[0].getsockname()
     with serving(Gate(echo, TokenAccess(TOKEN)), sockets), ExitStack() as stack:
@@ -659,7 +659,7 @@ class TestTls:
     def test_a_crowd_does_not_lock_the_owner_out(
         self, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(web_server, "open_files", lambda: 40)
+        monkeypatch.setattr(web_server, "max_open_files", lambda: 40)
         with self.served(certificate) as address, ExitStack() as stack:
             crowd = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(50)]
             assert self.get(address, certificate).status_code == 200
@@ -794,7 +794,7 @@ class TestFiles:
         monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
         allow_many_files()
         assert limits[-1] == (after, before[1])
-        assert 0 < open_files() <= 65_536
+        assert 0 < max_open_files() <= 65_536
 
     def test_a_system_that_refuses_is_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*_: object) -> None:
@@ -803,4 +803,4 @@ class TestFiles:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
         monkeypatch.setattr(resource, "setrlimit", refuse)
         allow_many_files()
-        assert open_files() == 256
+        assert max_open_files() == 256

@@ -57,9 +57,6 @@ class Token:
     revoked: float | None = None
     last_used: float | None = None
 
-    def is_good(self, now: float) -> bool:
-        return self.revoked is None and (self.expires is None or now < self.expires)
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -84,8 +81,10 @@ class Share:
     expires: float | None = None
     revoked: float | None = None
 
-    def is_good(self, now: float) -> bool:
-        return self.revoked is None and (self.expires is None or now < self.expires)
+
+def is_good(secret: Token | Share, now: float) -> bool:
+    """Return whether a token or link is neither revoked nor expired."""
+    return secret.revoked is None and (secret.expires is None or now < secret.expires)
 
 
 @dataclass(frozen=True, slots=True)

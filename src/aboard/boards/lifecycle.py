@@ -36,7 +36,7 @@ from aboard.boards.model import (
     plain,
 )
 from aboard.boards.registry import Created, Leases, LiveBoards, Registry, Snapshot
-from aboard.executors import executor_class, places, unknown_place
+from aboard.executors import executor_class, places, split_place, unknown_place
 from aboard.executors.base import (
     LOG_HOST,
     Address,
@@ -49,6 +49,7 @@ from aboard.executors.base import (
     log_host,
 )
 from aboard.runs.units import format_duration
+from aboard.system import Backoff
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 20  # to change a board that others change at the same time
@@ -184,13 +185,6 @@ def why_ended(status: Status) -> str:
             return f"it exited with code {code}"
 
 
-def why_waiting(place: str, status: Status) -> str:
-    """Return what a board waits for, in the engine's words, or an empty string."""
-    if status.state is CommandState.STARTING:
-        return status.reason
-    return why_unanswered(place, status)
-
-
 def why_unanswered(place: str, status: Status) -> str:
     """Return why the status of a board is unknown, or an empty string."""
     if status.state is not CommandState.UNKNOWN:
@@ -212,23 +206,24 @@ def _is_longer(record: BoardRecord, values: Mapping[str, Any]) -> bool:
 
 
 @dataclass(slots=True)
-class _Backoff:
-    """When to repeat what has failed: after pauses that double."""
+class _Failures:
+    """Failures since the last success, after which the next attempt is delayed."""
 
-    failures: int = 0
-    failed: float = 0.0  # time of the last failure
-    pause: float = 0.0
+    count: int = 0
+    last: float = 0.0  # when
+    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_BACKOFF, _LONGEST_BACKOFF))
 
     def is_paused(self, now: float) -> bool:
-        return 0.0 <= now - self.failed < self.pause  # a clock that was set back does not count
+        return 0.0 <= now - self.last < self.backoff.delay  # a clock set back does not count
 
-    def note_failure(self, now: float) -> None:
-        self.failures += 1
-        self.failed = now
-        self.pause = min(max(2 * self.pause, _FIRST_BACKOFF), _LONGEST_BACKOFF)
+    def add(self, now: float) -> None:
+        self.count += 1
+        self.last = now
+        self.backoff.grow()
 
-    def note_success(self) -> None:
-        self.failures, self.pause = 0, 0.0
+    def reset(self) -> None:
+        self.count = 0
+        self.backoff.reset()
 
 
 @dataclass(slots=True)
@@ -239,7 +234,7 @@ class _Place:
     pool: ThreadPoolExecutor | None = None  # its own: an engine that hangs delays no other
     orphans: dict[str, Handle] = field(default_factory=dict)
     searched: float | None = None  # time of the last search for orphans
-    backoff: _Backoff = field(default_factory=_Backoff)  # after polls without an answer
+    failures: _Failures = field(default_factory=_Failures)  # polls without an answer
     has_leftovers: bool = False  # perhaps, of boards that were abandoned
 
     def is_search_due(self, now: float, seconds: float) -> bool:
@@ -249,9 +244,9 @@ class _Place:
         """Back off while the executor knows none of the statuses."""
         states = {status.state for status in statuses}
         if states == {CommandState.UNKNOWN}:
-            self.backoff.note_failure(now)
+            self.failures.add(now)
         else:
-            self.backoff.note_success()
+            self.failures.reset()
 
 
 class Lifecycle:
@@ -292,7 +287,7 @@ class Lifecycle:
             name: _Place(executor, ThreadPoolExecutor(workers, name) if workers else None)
             for name, executor in executors.items()
         }
-        self._launches: dict[tuple[str, int], _Backoff] = {}  # each in one thread, see `_submit`
+        self._launches: dict[tuple[str, int], _Failures] = {}  # each in one thread, see `_submit`
         self._lock = threading.Lock()  # guards `_busy` and `_closing`
         self._busy: set[Hashable] = set()
         self._closing = False
@@ -567,10 +562,10 @@ class Lifecycle:
                 self._submit(record.id, self._launch, executor, record, pool=place.pool)
         # A stop requested since the last failure is tried at once: the engine may be back.
         stops = any(
-            record.state is BoardState.STOPPING and record.changed > place.backoff.failed
+            record.state is BoardState.STOPPING and record.changed > place.failures.last
             for record in records
         )
-        if place.backoff.is_paused(now) and not stops:
+        if place.failures.is_paused(now) and not stops:
             return
         if place.is_search_due(now, self._settings.orphans):
             place.searched = now
@@ -607,7 +602,10 @@ class Lifecycle:
             # The start timeout begins after the engine has stopped waiting.
             waits = record.state is BoardState.STARTING
             changed = self._clock() if waits else record.changed
-            self._explain(record, why_waiting(executor.name, status), changed)
+            reason = why_unanswered(executor.name, status)
+            if status.state is CommandState.STARTING:
+                reason = status.reason  # what it waits for
+            self._explain(record, reason, changed)
         if record.state is BoardState.RUNNING and self._probe is not None:
             probing = (executor, record, self._probe, self._clock())
             self._submit(("probe", record.id), self._check_health, *probing, pool=self._probes)
@@ -628,7 +626,7 @@ class Lifecycle:
 
         An executor that never ran a board is not queried, because the query may be slow.
         """
-        used = {on.partition(":")[0] for on in self._registry.places()}
+        used = {split_place(on)[0] for on in self._registry.places()}
         if place.executor.name not in used and not place.has_leftovers:
             return
         try:
@@ -741,14 +739,14 @@ class Lifecycle:
     def _note_unexpected(self, started: BoardRecord, error: Exception) -> None:
         """Try an unexpected error of a start again a few times, then let the board fail."""
         key = (started.id, started.attempt)
-        backoff = self._launches.setdefault(key, _Backoff())
-        backoff.note_failure(self._clock())
-        is_last = backoff.failures == _MOST_LAUNCHES
+        failures = self._launches.setdefault(key, _Failures())
+        failures.add(self._clock())
+        is_last = failures.count == _MOST_LAUNCHES
         reason = f"its start failed: {type(error).__name__}: {error}"
         _log.warning(
             "board %s, attempt %d of %d: %s",
             started.id,
-            backoff.failures,
+            failures.count,
             _MOST_LAUNCHES,
             reason,
             exc_info=error if is_last else None,

@@ -582,8 +582,6 @@ _ANIMALS = """
     walrus wasp weasel whale wolf wombat wren yak zebra
 """
 
-Choose = Callable[[Sequence[str]], str]
-
 
 def _choose(some: Sequence[str]) -> str:
     import secrets  # as slow as `hashlib`
@@ -591,23 +589,23 @@ def _choose(some: Sequence[str]) -> str:
     return secrets.choice(some)
 
 
-def new_id(choose: Choose = _choose) -> str:
-    return "".join(choose(ALPHABET) for _ in range(ID_LENGTH))
+def new_id() -> str:
+    return "".join(_choose(ALPHABET) for _ in range(ID_LENGTH))
 
 
-def new_name(taken: Container[str] = (), choose: Choose = _choose) -> str:
+def new_name(taken: Container[str] = ()) -> str:
     """Return a random name such as 'rarely-cute-otter' that is not taken."""
-    name = _random_name(choose)
+    name = _random_name()
     number = 2
     while name in taken:
         # Half a million names exist; an owner who has most of them gets numbers.
-        name = f"{_random_name(choose)}-{number}" if number > 20 else _random_name(choose)
+        name = f"{_random_name()}-{number}" if number > 20 else _random_name()
         number += 1
     return name
 
 
-def _random_name(choose: Choose) -> str:
-    return "-".join(choose(words) for words in _words())
+def _random_name() -> str:
+    return "-".join(_choose(words) for words in _words())
 
 
 @cache

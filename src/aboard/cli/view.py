@@ -52,7 +52,7 @@ from aboard.storage.local import explain
 if TYPE_CHECKING:
     import socket
 
-    from aboard.hub.viewer import Engine
+    from aboard.boards.model import Engine
     from aboard.index import Source
     from aboard.index.library import Library
     from aboard.runs.naming import Grouping
@@ -200,16 +200,16 @@ def view(
     hide_token(context, token)
 
     chosen = _engine(engine)
-    if os.environ.get("ABOARD_VERTEX"):  # a process of `executors.vertex`
-        if chosen == "stock":
-            raise WrongUsage("boards on Vertex do not support --engine stock. Remove it.")
-        chosen = "vertex"
+    uploads = bool(os.environ.get("ABOARD_VERTEX"))  # in a process of `executors.vertex`
+    if uploads and chosen == "stock":
+        raise WrongUsage("boards on Vertex do not support --engine stock. Remove it.")
     with suggesting_fields(source or (), root or ()):
         grouping = Grouping.parse(each_field(group_by or ()), band or Band.STD, show or Show.GROUPS)
     if grouping is None and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
-    if grouping is not None and chosen != "fast":
-        raise WrongUsage(f"the {chosen} engine does not support --group-by. Remove it.")
+    if grouping is not None and (uploads or chosen != "fast"):
+        name = "vertex" if uploads else chosen
+        raise WrongUsage(f"the {name} engine does not support --group-by. Remove it.")
     limits = _parse_samples(samples or ())
     local.confine(confine or ())
     roots = find_roots(root or ())
@@ -241,6 +241,7 @@ def view(
         sockets,
         host,
         engine=chosen,
+        uploads=uploads,
         samples=limits,
         poll=poll,
         browser=browser,
@@ -303,7 +304,8 @@ def serve_board(
     sockets: Sequence[socket.socket],
     host: str,
     *,
-    engine: Engine = "fast",
+    engine: Engine,
+    uploads: bool,
     samples: Mapping[str, int] | None = None,
     poll: float | None = None,
     browser: bool = True,
@@ -340,6 +342,7 @@ def serve_board(
             library,
             access,
             engine=engine,
+            uploads=uploads,
             samples=samples,
             poll=poll,
             on_poll=closing.enter_context(LoadingLine(board, library, polled)),
@@ -540,11 +543,12 @@ def open_link(link: str, closed: threading.Event) -> None:
 
 
 def _engine(text: str) -> Engine:
-    if text == "fast":
-        return "fast"
-    if text == "stock":
-        return "stock"
-    raise WrongUsage(f"unknown engine {text!r}. Choose 'fast' or 'stock'.")
+    from aboard.boards.model import Engine
+
+    try:
+        return Engine(text)
+    except ValueError:
+        raise WrongUsage(f"unknown engine {text!r}. Choose 'fast' or 'stock'.") from None
 
 
 def _parse_samples(texts: Iterable[str]) -> dict[str, int] | None:

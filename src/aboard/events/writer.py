@@ -27,14 +27,13 @@ from aboard.events import encode
 from aboard.events.encode import EncodedValue
 from aboard.events.files import EventFiles
 from aboard.events.records import ends, frame
-from aboard.system import compiled, is_fuse
+from aboard.system import Backoff, compiled, is_fuse
 
 MIB = 1 << 20
 
 _FUSE_MAX_BYTES = 16 * MIB
 _SECONDS_PER_FILE = 10.0
-_RETRY_SECONDS = 1.0
-_MAX_RETRY_SECONDS = 30.0
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 1.0, 30.0
 _SCALAR_BYTES = 48  # approximately, in a file
 _QUEUED_BYTES = 256  # approximately, in the queue
 _MIN_STEP, _MAX_STEP = -(1 << 63), (1 << 63) - 1
@@ -152,7 +151,7 @@ class EventWriter:
         self._failed: EventWriteError | None = None  # in the background; the next call raises it
         self._problem: tuple[int | None, bool] | None = None  # errno, whether dropping
         self._dropped_before = 0
-        self._retry_secs = 0.0  # 0 without a problem
+        self._backoff = Backoff(_FIRST_BACKOFF, _LONGEST_BACKOFF)
 
     @property
     def path(self) -> Path | None:
@@ -298,12 +297,13 @@ class EventWriter:
             raise error
 
     def _delay(self, seconds: float) -> float:
-        seconds = max(seconds, self._retry_secs)
+        seconds = max(seconds, self._backoff.delay)
         return seconds if self._files.appends else max(seconds, _SECONDS_PER_FILE)
 
     def _flush_in_background(self) -> None:
         with self._lock:
-            self._retry_secs = min(2 * self._retry_secs, _MAX_RETRY_SECONDS)
+            if self._backoff.delay:
+                self._backoff.grow()
             error = self._attempt(self._post)
             if error and not self._on_error:
                 self._failed = error
@@ -343,7 +343,7 @@ class EventWriter:
             return failure
         finally:
             self._busy = False
-        self._retry_secs = 0.0
+        self._backoff.reset()
         if self._problem and self.path:  # a directory without a file proves nothing
             self._problem = None
             lost, self._dropped_before = self.dropped - self._dropped_before, self.dropped
@@ -352,7 +352,8 @@ class EventWriter:
         return None
 
     def _report_failure(self, error: OSError, failure: EventWriteError) -> None:
-        self._retry_secs = max(self._retry_secs, _RETRY_SECONDS)
+        if not self._backoff.delay:
+            self._backoff.grow()
         if not self._done:
             _schedule(self, self._delay(self._flush_secs))
         problem = (error.errno, self._outbox.dropping)

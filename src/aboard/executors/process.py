@@ -60,7 +60,14 @@ from aboard.executors.base import (
     is_here,
 )
 from aboard.executors.queue import Device, Ended, Queue, QueueBatches, Runner, Unit
-from aboard.executors.start import Start, describe_exit, last_output, read_json, why
+from aboard.executors.start import (
+    Addresses,
+    Start,
+    describe_exit,
+    last_output,
+    read_json,
+    why,
+)
 from aboard.runs.units import format_memory
 from aboard.system import Process, write_private
 
@@ -103,7 +110,7 @@ class ProcessExecutor(Executor):
     def open(self) -> None:
         # An exit code can be read only once: the thread that reads it also records it.
         self._fetching = threading.Lock()
-        self._addresses: dict[Path, Address] = {}  # by the directory of a start
+        self._addresses = Addresses()
 
     def start(self, spec: Spec) -> Handle:
         from aboard.web.tokens import TokenError
@@ -163,17 +170,16 @@ class ProcessExecutor(Executor):
         started = _Started(handle)
         try:
             running = started.is_running()
-            # Read only once: the hub's file system may hang.
-            known = (self._addresses.get(started.place) or started.address()) if running else None
+            known = self._addresses.get(started, started.address) if running else None
         except (OSError, TokenError) as error:
             raise ExecutorError(
                 f"the address of process {started.pid} cannot be read: {why(error)}. "
                 "Stop the board and start it again."
             ) from error
         if known is None:
-            self._addresses.pop(started.place, None)
+            self._addresses.forget(started)
         else:
-            self._addresses[started.place] = known
+            self._addresses.note(started, known)
         return known
 
     def probe(self, profile: str = "") -> EngineReport:  # noqa: ARG002 - one machine
@@ -316,7 +322,7 @@ class ProcessExecutor(Executor):
         gone, code = _fetch_exit_code(started) if members else (True, None)
         if not gone:
             return Status(started.state())
-        self._addresses.pop(started.place, None)
+        self._addresses.forget(started)
         return ended_status or started.end(code, _reason(started, code))
 
     def _status_of_running(self, started: _Started, alive: list[Process]) -> Status:

@@ -241,9 +241,9 @@ class _Appender:
             raise
 
 
-def _find_devices(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def _find_devices() -> dict[str, str]:
     """Return the GPUs that tasks may use: names for CUDA, and names that all jobs share."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
     known: dict[str, str] = {}
     with suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(

@@ -174,6 +174,29 @@ class Start:
         return read_log(self.log, tail=tail, is_running=is_running)
 
 
+class Addresses:
+    """The addresses of starts as last read, since the file system of their files may hang.
+
+    Threads need no lock: each method is one operation on a dictionary.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, Address | None] = {}
+
+    def get(self, start: Start, read: Callable[[], Address | None]) -> Address | None:
+        """Return the address of a start; `read` it, without noting it, if it is not known."""
+        try:
+            return self._known[start.place]
+        except KeyError:
+            return read()
+
+    def note(self, start: Start, address: Address | None) -> None:
+        self._known[start.place] = address
+
+    def forget(self, start: Start) -> None:
+        self._known.pop(start.place, None)
+
+
 def read_log(
     path: Path, *, tail: int | None, is_running: Callable[[], bool] | None = None
 ) -> Iterator[bytes]:

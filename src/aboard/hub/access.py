@@ -105,7 +105,7 @@ def make_entrance(
     """Return the application of a hub: `app` serves the API and pages, the others the boards."""
     router = _Router(hub, app, instant, isolated)
     shared_gate, hub_gate, boards_gate = (
-        Gate(router, access, log_path=without_secrets)
+        Gate(router, access, log_path=redact_path)
         for access in (HubAccess(hub), HubAccess(hub, shows_boards=False), BoardsAccess(hub))
     )
 
@@ -515,7 +515,7 @@ def configure_log() -> None:
     logging.getLogger("aboard").setLevel(logging.INFO)
 
 
-def without_secrets(path: str) -> str:
+def redact_path(path: str) -> str:
     return "/s/…" if path.startswith("/s/") else _SECRET.sub(r"\1…", path)[:500]
 
 
@@ -524,7 +524,7 @@ def log_request(
 ) -> None:
     level = logging.DEBUG if minor and status < 400 else logging.INFO
     if _requests.isEnabledFor(level):
-        shown = without_secrets(path)
+        shown = redact_path(path)
         values = (method, shown, status, round(seconds * 1000, 1), user, client)
         extra = dict(zip(_LOGGED, values, strict=True))
         _requests.log(level, "%s %s %d", method, shown, status, extra=extra)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from aboard.boards.accounts import Key, Role, Session, Share, Token, User
+from aboard.boards.accounts import Key, Role, Session, Share, Token, User, is_good
 from aboard.boards.model import (
     BadValue,
     BoardRecord,
@@ -350,7 +350,7 @@ class Auth:
     def token(self, secret: str) -> tuple[Token, User] | None:
         found = self._opened_by(Token, secret)
         now = self._clock()
-        if found is None or not found[0].is_good(now):
+        if found is None or not is_good(found[0], now):
             return None
         identity = found[0].id
         recorded = max(found[0].last_used or 0.0, self._recorded_uses.get(identity, 0.0))
@@ -392,7 +392,7 @@ class Auth:
 
     def guest(self, secret: str) -> Guest | None:
         found = self._opened_by(Share, secret)
-        return Guest(*found) if found and found[0].is_good(self._clock()) else None
+        return Guest(*found) if found and is_good(found[0], self._clock()) else None
 
     def shares(self, user: User, board: BoardRecord) -> Sequence[Share]:
         require(user, Action.SHARE, board)

@@ -97,7 +97,11 @@ class Listener:
 
 
 class Events:
-    """The change stream of a hub. Call `listen`, `leave` and `take` from one event loop."""
+    """The change stream of a hub. Call `listen`, `leave` and `take` from one event loop.
+
+    One lock guards what the loop and the thread of the scan share, except for the scanned kinds:
+    they are replaced, never changed.
+    """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -183,7 +187,8 @@ class Events:
 
     def hello(self, listener: Listener) -> bytes:
         """Return the first event of a stream, with the position where it begins."""
-        return _text(f"{self._epoch}.{listener.position - 1}", "hello", b"{}")
+        with self._lock:
+            return _text(f"{self._epoch}.{listener.position - 1}", "hello", b"{}")
 
     def is_ready(self, listener: Listener) -> bool:
         """Return whether all changes of the listener's kinds are events from now on."""
@@ -242,8 +247,10 @@ class Events:
                 scan, has_missed = _Scan(self._hub, loop), True
                 self._wait_closed(1.0)
             with self._lock:
-                self._lock.wait_for(lambda: self._closed or bool(self._fresh), _SCAN_SECONDS)
-            if self._fresh:
+                fresh_or_closed = self._lock.wait_for(
+                    lambda: self._closed or bool(self._fresh), _SCAN_SECONDS
+                )
+            if fresh_or_closed:
                 self._wait_closed(_GATHER_SECONDS)
 
     def _wait_closed(self, seconds: float) -> None:

@@ -76,7 +76,9 @@ class HubJobs:
 
     def close(self) -> None:
         """Release what engines hold for the hub; jobs keep running."""
-        for jobs in self._opened.values():
+        with self._lock:
+            opened, self._opened = list(self._opened.values()), {}
+        for jobs in opened:
             jobs.close()
 
     # Reading.

@@ -221,8 +221,8 @@ class Hub:
     def _members(self, record: BoardRecord) -> list[Member]:
         """Return what a board currently selects; empty if its selection cannot be resolved."""
         try:
-            selectors = self.library.parse(record.selectors)
-            return self.library.members(selectors, question_of(record))
+            selection = _selection_of(record)
+            return self.library.members(selection.selectors, selection.question)
         except RunsError:
             return []
 
@@ -333,12 +333,12 @@ class Hub:
     def _selected(self, record: BoardRecord) -> int | None:
         """Count the known runs that a board selects; None if some may be unknown."""
         try:
-            selectors = self.library.parse(record.selectors)
-            question = question_of(record) or Question()
-            places = [one.place for one in selectors if one.place]
+            selection = _selection_of(record)
+            places = [one.place for one in selection.selectors if one.place]
             if any(not self._roots_above(place) for place in places):
                 return None
-            found = len(self.library.members(selectors, question))
+            question = selection.question or Question()
+            found = len(self.library.members(selection.selectors, question))
         except RunsError:
             return None
         if not found and any(self.library.state(root).at is None for root in self.library.uris):
@@ -386,7 +386,7 @@ class Hub:
         members = self.library.resolve(selectors)
         values = fill_limits(values, self.config.limits)
         draft = BoardRecord(owner=user.name, **values)
-        if (question := question_of(draft)) is not None:
+        if (question := _question(draft.where, draft.sort, draft.limit)) is not None:
             self._ensure_known(selectors)
             members = self.library.members(selectors, question)
         draft = replace(draft, sources=_sources(members))
@@ -439,11 +439,12 @@ class Hub:
             self.library.resolve(added)
 
         def changed(now: BoardRecord) -> dict[str, Any]:
-            selectors = self.library.changed(self.library.parse(now.selectors), added, removed)
+            before = _selection_of(now)
+            selectors = self.library.changed(before.selectors, added, removed)
             texts = tuple(one.text for one in selectors)
             if texts == now.selectors:
                 return {}
-            members = self.library.members(selectors, question_of(now))
+            members = self.library.members(selectors, before.question)
             return {"selectors": texts, "sources": _sources(members)}
 
         after = self.lifecycle.change(record.id, changed, restart="its selection changed")
@@ -476,17 +477,7 @@ class Hub:
 
     def show(self, record: BoardRecord) -> None:
         """Serve an instant board according to its record; cheap if nothing has changed."""
-        title = record.title or record.name
-        self.follower.show(
-            _selection(
-                record.id,
-                title,
-                record.selectors,
-                record.template,
-                (record.where, record.sort, record.limit),
-                (record.group_by, record.band, record.show),
-            )
-        )
+        self.follower.show(_selection_of(record))
 
     def _served(self, record: BoardRecord) -> BoardRecord:
         if _is_served(record):
@@ -628,8 +619,8 @@ class Hub:
         """Return the command of an isolated board: `aboard view` of its selection."""
         if _is_trial(record):
             return self._specify_trial(record)
-        selectors = self.library.parse(record.selectors)
-        question = question_of(record)
+        selection = _selection_of(record)
+        selectors, question = selection.selectors, selection.question
         members = self.library.members(selectors, question)
         options = ["--json", "--no-browser", "--wait", "--engine", str(record.engine)]
         options += ["--title", record.title or record.name]
@@ -702,6 +693,17 @@ def _sources(members: Sequence[Member]) -> tuple[str, ...]:
     return tuple(member.source.uri for member in members[:_MOST_SOURCES])
 
 
+def _selection_of(record: BoardRecord) -> BoardSelection:
+    return _selection(
+        record.id,
+        record.title or record.name,
+        record.selectors,
+        record.template,
+        (record.where, record.sort, record.limit),
+        (record.group_by, record.band, record.show),
+    )
+
+
 @lru_cache(maxsize=4096)
 def _selection(
     board_id: str,
@@ -721,16 +723,6 @@ def _selection(
     )
 
 
-def question_of(record: BoardRecord) -> Question | None:
-    """Return the question that filters the runs of a board; None if all are shown.
-
-    Raises:
-        BadQuestion: it cannot be parsed.
-    """
-    return _question(record.where, record.sort, record.limit)
-
-
-@lru_cache(maxsize=4096)
 def _question(where: str, sort: tuple[str, ...], limit: int) -> Question | None:
     if not (where.strip() or sort or limit):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from aboard.boards.model import Engine
 from aboard.index.library import Library
 from aboard.index.sources import REMOTE_SECONDS
 from aboard.system import own_directory
@@ -28,17 +29,15 @@ if TYPE_CHECKING:
     from aboard.tensorboard.provider import Boards
     from aboard.tensorboard.stock import OnLoad
 
-Engine = Literal["fast", "stock", "vertex"]
-
 
 class Viewer:
     """A board that is being served.
 
     The `fast` engine is TensorBoard's frontend over our index. `stock` uses TensorBoard's own
-    loaders, for plugins that need the log directory. `vertex` uploads the board to Vertex and
-    redirects there. `samples` are points per series by plugin. `on_poll` is called while the fast
-    engine reads a source and after every poll, `on_load` while the stock engine reads, `on_change`
-    when the board's selectors match other runs.
+    loaders, for plugins that need the log directory. With `uploads`, which needs the fast engine,
+    the board is uploaded to Vertex, and its address leads there. `samples` are points per series by
+    plugin. `on_poll` is called while the fast engine reads a source and after every poll, `on_load`
+    while the stock engine reads, `on_change` when the board's selectors match other runs.
     """
 
     def __init__(
@@ -47,7 +46,8 @@ class Viewer:
         library: Library,
         access: TokenAccess,
         *,
-        engine: Engine = "fast",
+        engine: Engine = Engine.FAST,
+        uploads: bool = False,
         samples: Mapping[str, int] | None = None,
         poll: float | None = None,
         on_poll: OnPoll | None = None,
@@ -57,7 +57,7 @@ class Viewer:
         self.path = f"/b/{spec.id}/"
         self.leads_to = ""  # the board's address on Vertex, if it is uploaded there
         with ExitStack() as closing:
-            if engine != "stock":
+            if engine is Engine.FAST:
                 from aboard.tensorboard.provider import Boards
 
                 boards = Boards(library)
@@ -67,13 +67,13 @@ class Viewer:
                 closing.callback(follower.close)
                 follower.show(spec)
                 follower.requested(spec.id, wait=False)
-                if engine == "fast":
+                if uploads:
+                    upload = _upload(spec, boards, follower, closing)
+                    app, self.leads_to = upload.app(), upload.url
+                else:
                     from aboard.tensorboard.app import make_app
 
                     app = make_app(boards, samples=samples, follower=follower, closing=closing)
-                else:
-                    upload = _upload(spec, boards, follower, closing)
-                    app, self.leads_to = upload.app(), upload.url
             else:
                 from aboard.tensorboard.stock import make_stock_app
 

@@ -108,6 +108,9 @@ class Index:
     """The index at `path`, by default in the user's cache on this machine.
 
     A `read_only` index is never changed: if it is damaged or missing, its methods raise.
+
+    Thread-safe: one lock guards what is created on first use. Sources and problems need none: they
+    are added one by one, and copied before they are iterated.
     """
 
     def __init__(self, path: Path | None = None, *, read_only: bool = False) -> None:
@@ -123,9 +126,9 @@ class Index:
                         "Set ABOARD_CACHE to a local directory to choose another place.",
                     )
                 )
+        self._lock = threading.Lock()
         self._groups: GroupCurves | None = None
         self._columns: Columns | None = None
-        self._columns_lock = threading.Lock()
         self._connections = Connections(path, self._moved_to_memory, read_only=read_only)
 
     @property
@@ -279,12 +282,16 @@ class Index:
 
         if tag.group is None:
             return read_series(connection, tag, samples=samples, start=start, stop=stop)
-        if self._groups is None:
-            from aboard.index.curves import GroupCurves
-
-            self._groups = GroupCurves()
-        series = self._groups.read(connection, tag.group).between(start, stop)
+        series = self._group_curves().read(connection, tag.group).between(start, stop)
         return series if samples is None else series.sample(samples)
+
+    def _group_curves(self) -> GroupCurves:
+        from aboard.index.curves import GroupCurves
+
+        with self._lock:
+            if self._groups is None:
+                self._groups = GroupCurves()
+            return self._groups
 
     def summaries(self, tags: Sequence[Tag]) -> list[Summary | None]:
         """Return the summaries of tags; None for a tag that was deleted or is not a scalar."""
@@ -341,7 +348,7 @@ class Index:
     def columns(self) -> Columns:
         from aboard.index.columns import Columns
 
-        with self._columns_lock:
+        with self._lock:
             if self._columns is None:
                 self._columns = Columns(self._do)
             return self._columns
@@ -500,7 +507,7 @@ class Index:
                 answers = iter(read(connection, [tag for tag in found if tag is not None]))
                 return (
                     [None if tag is None else next(answers) for tag in found],
-                    (unsure & self._sources.keys()) - refreshed,
+                    {one for one in unsure - refreshed if one in self._sources},
                 )
 
         while True:

@@ -207,7 +207,7 @@ class Library:
     """The runs below a set of roots; `any_path` also allows paths and URIs outside them.
 
     Thread-safe: one lock guards all state, and is never held while a root is listed. The mapping of
-    roots is replaced, never changed, so that an event loop can read it without the lock.
+    roots and the shown rows are replaced, never changed, so that they are read without the lock.
     """
 
     def __init__(

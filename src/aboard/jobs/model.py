@@ -16,6 +16,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
+from aboard.executors import split_place
 from aboard.executors.base import Handle, Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.member import JOB, NUMBER, fill
@@ -168,11 +169,11 @@ class JobRecord:
 
     @property
     def engine(self) -> str:
-        return self.on.partition(":")[0]
+        return split_place(self.on)[0]
 
     @property
     def profile(self) -> str:
-        return self.on.partition(":")[2]
+        return split_place(self.on)[1]
 
     @property
     def needs(self) -> Resources:

@@ -69,7 +69,7 @@ from aboard.storage import (
     join,
     open_storage,
 )
-from aboard.system import write_private
+from aboard.system import Backoff, write_private
 
 TASK = (PYTHON, "-P", "-m", "aboard.jobs.member")
 """The command of a task; the path of the payload and its number follow."""
@@ -675,7 +675,7 @@ class Jobs:
     ) -> JobStatus:
         """Wait until a job has ended; raise `JobTimeout` if it takes longer."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_POLL_SECONDS
+        pause = Backoff(_FIRST_POLL_SECONDS, _LAST_POLL_SECONDS, 1.5)
         record = self.find(job)
         before = None
         while True:
@@ -685,7 +685,8 @@ class Jobs:
             status = found[0]
             if before is None or status.counts != before:
                 on_change(status)
-                before, pause = status.counts, _FIRST_POLL_SECONDS
+                before = status.counts
+                pause.reset()
             if status.has_ended:
                 return status
             left = None if deadline is None else deadline - time.monotonic()
@@ -694,8 +695,7 @@ class Jobs:
                     f"job {record.id} is {status.state} after {timeout:g} s and continues. Check it"
                     f" with: aboard jobs show {record.id}"
                 )
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, _LAST_POLL_SECONDS)
+            time.sleep(pause.grow() if left is None else min(pause.grow(), left))
             with suppress(Unreachable):  # it may answer the next time
                 record = self._store(record).read(record.id)
 
@@ -718,7 +718,7 @@ class Jobs:
         chosen = list(status.record.numbers if numbers is None else numbers)
         members = [status.member(number) for number in chosen]
         tails = {one.number: self.member_log(status.record, one.number) for one in members}
-        pause = _FIRST_POLL_SECONDS
+        pause = Backoff(_FIRST_POLL_SECONDS, _FOLLOW_SECONDS, 1.5)
         while True:
             open_ones = [one for one in members if one.state not in MEMBER_ENDED]
             news = False
@@ -730,8 +730,9 @@ class Jobs:
             tail = None
             if not follow or not open_ones:
                 return
-            pause = _FIRST_POLL_SECONDS if news else min(pause * 1.5, _FOLLOW_SECONDS)
-            time.sleep(pause)
+            if news:
+                pause.reset()
+            time.sleep(pause.grow())
             status = self.get(status.id)
             tails = {one.number: tails[one.number] for one in open_ones}
             members = [status.member(one.number) for one in open_ones]

@@ -49,13 +49,16 @@ _SETTLING_SECONDS = 2.0  # the resolution of file times
 
 
 class JobStore:
-    """The jobs below one root."""
+    """The jobs below one root.
+
+    Thread-safe without a lock: the cache of `records` is replaced, never changed.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._storage = open_storage(root)
         self._is_remote = is_remote(root)
-        self._known: dict[str, tuple[str, JobRecord]] = {}  # read by `records`, with versions
+        self._known: dict[str, tuple[str, JobRecord]] = {}  # with versions
 
     def ids(self) -> list[str]:
         if self._is_remote:

@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 from aboard.storage import Changed, PermissionDenied, Storage, StorageError, Unsupported
 from aboard.storage.base import is_refusal
 from aboard.storage.local import LocalStorage
-from aboard.system import try_lock
+from aboard.system import Backoff, try_lock
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -414,12 +414,11 @@ def _locked(storage: Storage, directory: str) -> Iterator[None]:
 
 def _wait_for_lock(descriptor: int) -> None:
     deadline = time.monotonic() + _LOCK_SECS
-    pause = 0.001
+    pause = Backoff(0.001, 0.05, 1.5)
     while time.monotonic() < deadline:
         if try_lock(descriptor):
             return
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.05)
+        time.sleep(pause.grow())
 
 
 _READERS: dict[type, dict[str, Reader]] = {

@@ -270,17 +270,15 @@ def make_app(
     *,
     samples: Mapping[str, int] | None = None,
     follower: Follower | None = None,
-    assets: Assets | None = None,
     closing: ExitStack | None = None,
-    pool: WorkerPool | None = None,
 ) -> ASGIApp:
     """Return the application that serves boards; they may be added and removed while it runs.
 
     `samples` limits points per series by plugin; 0 means all. `closing` stops the workers.
     """
-    assets = assets if assets is not None else Assets()
+    assets = Assets()
     points = sample_limits(samples)
-    pool = pool if pool is not None else WorkerPool(boards, points)
+    pool = WorkerPool(boards, points)
     if closing is not None:
         closing.callback(pool.close)
     hot = HotRoutes(boards, BoardDataProvider(boards), points)

@@ -28,6 +28,7 @@ from aboard.runs.manifest import FILE_NAME
 from aboard.storage import StorageError, is_below, is_remote, join, traffic
 from aboard.storage.base import JOBS, split
 from aboard.storage.local import TEMPORARY
+from aboard.system import Backoff
 from aboard.tensorboard.board import Board, BoardSelection, needs_records
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class _Feed:
     source: Source
     is_root: bool
     schedule: Schedule
+    backoff: Backoff  # after unforeseen errors
     due: float = 0.0
     whole_due: float = 0.0  # when all of it is due, if only recent runs are polled meanwhile
     busy: bool = False
@@ -120,7 +122,6 @@ class _Feed:
     polls: int = 0  # completed polls of the whole feed
     polled: float | None = None  # when the last of them began
     fresh_until: float = float("-inf")  # until when the listing of a root may be reused
-    failures: int = 0
     loaded: bool = False
     listed: bool = False  # the storage has responded, with a listing or an error
     error: StorageError | None = None
@@ -440,7 +441,8 @@ class Follower:
                 read = self._library.candidates(shown.spec.selectors, shown.spec.question)
                 unmatched = self._unmatched(shown.spec.question, board, read)
             except BaseException:
-                shown.stale = True  # the next request tries again
+                with self._lock:
+                    shown.stale = True  # the next request tries again
                 raise
             cost = time.thread_time() - began
             with self._lock:
@@ -511,7 +513,8 @@ class Follower:
         key = (source, is_root)
         if key not in self._feeds:
             schedule = _schedule_of(source.uri, self._poll, is_root=is_root)
-            self._feeds[key] = _Feed(source, is_root, schedule)
+            backoff = Backoff(2 * schedule.shortest, _LONGEST_BACKOFF)
+            self._feeds[key] = _Feed(source, is_root, schedule, backoff)
         return self._feeds[key]
 
     def _drop_unused(self) -> None:
@@ -659,10 +662,11 @@ class Follower:
                 rest = min(cost / _CPU_SHARE, feed.schedule.longest)
                 feed.fresh_until = max(began + feed.schedule.shortest, now + rest)
             feed.error, feed.problems, feed.recent = poll.error, poll.problems, poll.recent
-            feed.failures = min(feed.failures + 1, 10) if poll.unforeseen else 0
             wait = feed.schedule.wait
             if poll.unforeseen:
-                wait = min(feed.schedule.shortest * 2**feed.failures, _LONGEST_BACKOFF)
+                wait = feed.backoff.grow()
+            else:
+                feed.backoff.reset()
             feed.due = began if feed.again else now + wait
             listed = feed.polled if poll.cached else now
             feed.whole_due = (listed or now) + feed.schedule.longest if feed.recent else 0.0

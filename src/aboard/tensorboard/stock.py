@@ -194,7 +194,6 @@ def make_stock_app(
     samples: Mapping[str, int] | None,
     reload_seconds: float = 5.0,
     work_directory: Path,
-    assets: Assets | None = None,
     library: Library | None = None,
     on_load: OnLoad | None = None,
 ) -> StockApp:
@@ -211,7 +210,7 @@ def make_stock_app(
         admit(str(directory))
         loading = _Loading(board, samples or {}, reload_seconds, directory, library, on_load)
         undoing.callback(loading.close)
-        assets = assets if assets is not None else Assets()
+        assets = Assets()
         wsgi = WSGIMiddleware(_tensorboard(board, samples or {}, loading, assets), _WSGI_THREADS)
         undoing.callback(wsgi.executor.shutdown)
         untyped: Any = wsgi

@@ -454,7 +454,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.ended_by: signal.Signals | None = None
         self._on_ready = on_ready
-        self._untrusted = UntrustedConnections(min(open_files() // 4, MAX_UNTRUSTED))
+        self._untrusted = UntrustedConnections(min(max_open_files() // 4, MAX_UNTRUSTED))
         self._logged_at = -_LOG_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -530,7 +530,7 @@ def allow_many_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-def open_files() -> int:
+def max_open_files() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_FILES if soft == resource.RLIM_INFINITY else min(soft, MAX_FILES)
 

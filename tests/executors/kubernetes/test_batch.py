@@ -543,7 +543,7 @@ class TestOnACluster:
         until((place / "2").exists)
         cluster.kubectl("cordon", NODE)
         try:
-            api = executor._api("")
+            api = executor._apis.of("")
             pod = f"/api/v1/namespaces/{handle['namespace']}/pods/{before}"
             eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
             metadata = {"name": before, "namespace": handle["namespace"]}
@@ -566,7 +566,7 @@ class TestOnACluster:
         handle = submit((2,), payload={"wait": "2"})
         before = until_tasks(executor, handle, all_are(TaskState.RUNNING))[2].unit
         until((place / "2").exists)
-        api = executor._api("")
+        api = executor._apis.of("")
         # Kubernetes removes no pod while all nodes are away: another one stays.
         api.create("/api/v1/nodes", {"metadata": {"name": "idle"}, "spec": {"unschedulable": True}})
 

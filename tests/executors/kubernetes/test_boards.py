@@ -502,7 +502,7 @@ class TestOnACluster:
         handle = start()
         until_state(executor, handle, CommandState.RUNNING)
         pod = f"/api/v1/namespaces/{handle['namespace']}/pods/{handle['pod']}"
-        api = executor._api("")
+        api = executor._apis.of("")
         condition = {"type": "DisruptionTarget", "status": "True"}
         condition |= {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
         # Newer API servers note it by themselves.
@@ -531,7 +531,7 @@ class TestOnACluster:
     def test_a_board_ends_with_its_node(self, cluster: Cluster, executor, start):
         handle = start()
         until_state(executor, handle, CommandState.RUNNING)
-        api = executor._api("")
+        api = executor._apis.of("")
         # Kubernetes removes no pod while all nodes are away: another one stays.
         api.create("/api/v1/nodes", {"metadata": {"name": "idle"}, "spec": {"unschedulable": True}})
         found: list[Status] = []

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -58,7 +59,7 @@ from aboard.executors.docker.daemon import (
     pull,
     remove,
 )
-from aboard.executors.start import Start, read_json, why
+from aboard.executors.start import Addresses, Start, read_json, why
 from aboard.runs.units import format_memory
 from aboard.system import write_private
 from aboard.web.tokens import TokenError
@@ -79,8 +80,7 @@ class DockerExecutor(Executor):
     def open(self) -> None:
         self._daemons = Daemons()
         self._ending = threading.Lock()  # one thread records how a container ended
-        # By the directory of a start, as last found.
-        self._addresses: dict[Path, Address | None] = {}
+        self._addresses = Addresses()
 
     def close(self) -> None:
         self._daemons.close()
@@ -303,7 +303,7 @@ class DockerExecutor(Executor):
                 with explained(f"{host}: Docker does not answer"):
                     found[key] = self._status(client, handle, listed.get(handle["container"]))
                 if found[key].state is CommandState.ENDED:
-                    self._addresses.pop(Start(handle).place, None)
+                    self._addresses.forget(Start(handle))
                 else:
                     self.find_address(handle)
             except (ExecutorError, OSError, ValueError) as error:
@@ -416,12 +416,10 @@ class DockerExecutor(Executor):
         return start.read_log(tail=tail, is_running=is_running if follow else None)
 
     def address(self, handle: Handle) -> Address | None:
-        with suppress(KeyError):
-            return self._addresses[Start(handle).place]  # the hub's file system may hang
-        return self._read_address(handle)
+        return self._addresses.get(Start(handle), partial(self._read_address, handle))
 
     def find_address(self, handle: Handle) -> None:
-        self._addresses[Start(handle).place] = self._read_address(handle)
+        self._addresses.note(Start(handle), self._read_address(handle))
 
     def _read_address(self, handle: Handle) -> Address | None:
         start = Start(handle)

@@ -90,7 +90,7 @@ class DockerSettings(EngineSettings):
         Literal["never", "missing", "always"],
         Field(description="Whether to pull the image before a start."),
     ] = "never"
-    python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
+    python: Annotated[Text, Field(description="Interpreter in the image.")] = "python3"
     publish: Annotated[
         Text,
         Field(
@@ -98,9 +98,9 @@ class DockerSettings(EngineSettings):
             " the hub is on the board's network."
         ),
     ] = "127.0.0.1"
-    network: Annotated[
-        Text, Field(description="Docker network of boards; its default if empty.")
-    ] = ""
+    network: Annotated[Text, Field(description="Network of boards; by default that of Docker.")] = (
+        ""
+    )
     user: Annotated[
         Text, Field(description="User and group of boards, as `1000:1000`; the hub's by default.")
     ] = ""

@@ -398,14 +398,19 @@ class KubernetesApi:
 
 
 class KubernetesApis:
-    """The API servers of an engine's profiles, which may share one."""
+    """The API servers of an engine's profiles, which may share one.
 
-    def __init__(self) -> None:
+    `settings` returns the settings of a profile.
+    """
+
+    def __init__(self, settings: Callable[[str], Any]) -> None:
+        self._settings = settings
         self._lock = threading.Lock()
         self._apis: dict[tuple[str, str], KubernetesApi] = {}
 
-    def of(self, kubeconfig: Path | None, context: str) -> KubernetesApi:
-        key = (str(kubeconfig or ""), context)
+    def of(self, profile: str) -> KubernetesApi:
+        settings = self._settings(profile)
+        key = (str(settings.kubeconfig or ""), settings.context)
         with self._lock:
             if key not in self._apis:
                 self._apis[key] = KubernetesApi(*key)

@@ -75,7 +75,7 @@ class KubernetesBatches(BatchExecutor):
     shares_files = False
 
     def open(self) -> None:
-        self._apis = KubernetesApis()
+        self._apis = KubernetesApis(self.settings)
 
     def close(self) -> None:
         self._apis.close()
@@ -86,7 +86,7 @@ class KubernetesBatches(BatchExecutor):
         settings = self.settings(batch.profile)
         try:
             _check(batch, settings)
-            api = self._api(batch.profile)
+            api = self._apis.of(batch.profile)
             namespace = settings.namespace or api.namespace
             version = _version(api)
             handle = make_handle(batch, api.server, namespace, indexed=version >= INDEXED)
@@ -205,14 +205,10 @@ class KubernetesBatches(BatchExecutor):
 
     # Connections.
 
-    def _api(self, profile: str) -> KubernetesApi:
-        settings: KubernetesSettings = self.settings(profile)
-        return self._apis.of(settings.kubeconfig, settings.context)
-
     def _api_of(self, handle: Handle) -> KubernetesApi:
         """Return the API server of a submission; raise an error if the kubeconfig has another."""
         try:
-            api = self._api(str(handle["profile"]))
+            api = self._apis.of(str(handle["profile"]))
             server, name, namespace, _ = (
                 handle[key] for key in ("server", "name", "namespace", "indexed")
             )

@@ -115,7 +115,7 @@ class KubernetesExecutor(Executor):
     Settings = KubernetesSettings
 
     def open(self) -> None:
-        self._apis = KubernetesApis()
+        self._apis = KubernetesApis(self.settings)
         # Pods that are being deleted while their containers run: since when, and why.
         self._ending: dict[str, tuple[float, str]] = {}
 
@@ -127,7 +127,7 @@ class KubernetesExecutor(Executor):
         try:
             pod_spec = settings.template()
             check_reads(spec, settings, pod_spec)
-            api = self._api(spec.profile)
+            api = self._apis.of(spec.profile)
             namespace = settings.namespace or api.namespace
             inside = replace(
                 spec,
@@ -173,14 +173,14 @@ class KubernetesExecutor(Executor):
         queries: dict[tuple[int, str], dict[str, Handle]] = {}
         for (profile, namespace), group in places.items():
             try:
-                api = self._api(profile)
+                api = self._apis.of(profile)
             except (ExecutorError, ApiError) as error:
                 found |= dict.fromkeys(group, Status(CommandState.UNKNOWN, reason=str(error)))
                 continue
             queries.setdefault((id(api), namespace), {}).update(group)
         for (_, namespace), group in queries.items():
             first = next(iter(group.values()))
-            found |= self._poll(self._api(str(first["profile"])), namespace, group)
+            found |= self._poll(self._apis.of(str(first["profile"])), namespace, group)
         return found
 
     def stop(self, handle: Handle, *, now: bool = False) -> None:
@@ -256,7 +256,7 @@ class KubernetesExecutor(Executor):
         namespaces: set[tuple[int, str]] = set()
         for profile, settings in self.profiles.items():
             try:
-                api = self._api(profile)
+                api = self._apis.of(profile)
                 namespace = settings.namespace or api.namespace
                 if (id(api), namespace) in namespaces:
                     continue
@@ -276,7 +276,7 @@ class KubernetesExecutor(Executor):
 
     def probe(self, profile: str = "") -> EngineReport:
         try:
-            api = self._api(profile)
+            api = self._apis.of(profile)
             version = str(api.get("/version")["gitVersion"])
         except (ApiError, ExecutorError, KeyError, ImportError) as error:
             what, _, hint = str(error).partition(". ")
@@ -308,13 +308,9 @@ class KubernetesExecutor(Executor):
 
     # Connections.
 
-    def _api(self, profile: str) -> KubernetesApi:
-        settings: KubernetesSettings = self.settings(profile)
-        return self._apis.of(settings.kubeconfig, settings.context)
-
     def _api_of(self, handle: Handle) -> KubernetesApi:
         try:
-            return self._api(str(handle["profile"]))
+            return self._apis.of(str(handle["profile"]))
         except KeyError as error:
             raise ExecutorError(
                 f"not the handle of a pod: {error!r}. Start the board again."
@@ -322,7 +318,7 @@ class KubernetesExecutor(Executor):
 
     def _is_forwarded(self, profile: str) -> bool:
         reach = self.settings(profile).reach
-        return reach == "forward" or (reach == "auto" and not self._api(profile).in_cluster)
+        return reach == "forward" or (reach == "auto" and not self._apis.of(profile).in_cluster)
 
     def _list(self, api: KubernetesApi, namespace: str) -> dict[str, _Json]:
         path = f"/api/v1/namespaces/{namespace}/pods"

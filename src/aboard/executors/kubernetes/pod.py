@@ -39,10 +39,10 @@ class Volume:
     """A volume of the pods, mounted at `path`: read-only, except where tasks write."""
 
     path: Annotated[str, Field(description="Where it is mounted: the path of the sources.")]
-    claim: Annotated[str, Field(description="The name of a PersistentVolumeClaim.")] = ""
-    host_path: Annotated[str, Field(description="A directory of the node.")] = ""
-    nfs: Annotated[str, Field(description="An NFS export, as `server:/export`.")] = ""
-    sub_path: Annotated[str, Field(description="A directory within the volume.")] = ""
+    claim: Annotated[str, Field(description="Name of a PersistentVolumeClaim.")] = ""
+    host_path: Annotated[str, Field(description="Directory of the node.")] = ""
+    nfs: Annotated[str, Field(description="NFS export, as `server:/export`.")] = ""
+    sub_path: Annotated[str, Field(description="Directory within the volume.")] = ""
 
     @model_validator(mode="after")
     def _check(self) -> Volume:
@@ -76,20 +76,26 @@ class KubernetesSettings(EngineSettings):
 
     kubeconfig: Annotated[
         Path | None,
-        Field(description="The kubeconfig file; default: KUBECONFIG, or the pod's own."),
+        Field(description="Kubeconfig file; by default KUBECONFIG, or the pod's own."),
     ] = None
-    context: Annotated[str, Field(description="Its context; default: the current one.")] = ""
-    namespace: Annotated[str, Field(description="Default: the namespace of the context.")] = ""
-    image: Annotated[str, Field(description="The image of boards.")] = f"aboard:{__version__}"
+    context: Annotated[
+        str, Field(description="Context of the kubeconfig; by default the current one.")
+    ] = ""
+    namespace: Annotated[
+        str, Field(description="Namespace of boards; by default that of the context.")
+    ] = ""
+    image: Annotated[str, Field(description="Image of boards; `aboard:VERSION` by default.")] = (
+        f"aboard:{__version__}"
+    )
     image_pull_policy: Annotated[
         Literal["", "Always", "IfNotPresent", "Never"],
-        Field(description="When nodes pull the image; default: that of Kubernetes for its tag."),
+        Field(description="When nodes pull the image; by default as Kubernetes does for its tag."),
     ] = ""
     image_pull_secrets: Annotated[
         tuple[str, ...], Field(description="Names of Secrets for the image's registry.")
     ] = ()
-    python: Annotated[str, Field(description="The interpreter in the image.")] = "python3"
-    port: Annotated[int, Field(ge=1024, le=65535, description="The port of boards.")] = 6006
+    python: Annotated[str, Field(description="Interpreter in the image.")] = "python3"
+    port: Annotated[int, Field(ge=1024, le=65535, description="Port of boards.")] = 6006
     reach: Annotated[
         Literal["auto", "pod", "forward"],
         Field(
@@ -98,27 +104,31 @@ class KubernetesSettings(EngineSettings):
         ),
     ] = "auto"
     service_account: Annotated[
-        str, Field(description="The service account of boards, for workload identity.")
+        str, Field(description="Service account of boards, for workload identity.")
     ] = ""
     service_account_token: Annotated[
         bool, Field(description="Whether boards get the token of their service account.")
     ] = False
-    user: Annotated[int, Field(ge=1, description="The user id of boards, never root.")] = 65532
-    group: Annotated[int, Field(ge=0, description="The group id of boards.")] = 65532
+    user: Annotated[int, Field(ge=1, description="User id of boards, never root.")] = 65532
+    group: Annotated[int, Field(ge=0, description="Group id of boards.")] = 65532
     groups: Annotated[
         tuple[int, ...], Field(description="Additional groups, for example to read a volume.")
     ] = ()
-    cpu_request: Annotated[str, Field(description="CPUs of a board without --cpus.")] = "100m"
+    cpu_request: Annotated[
+        str, Field(description="CPUs that a board without `--cpus` requests.")
+    ] = "100m"
     memory_request: Annotated[
-        str, Field(description="Memory that a board without --memory requests.")
+        str, Field(description="Memory that a board without `--memory` requests.")
     ] = "256Mi"
-    cpu_limit: Annotated[str, Field(description="Limit of CPUs without --cpus.")] = ""
-    memory_limit: Annotated[str, Field(description="Limit of memory without --memory.")] = ""
+    cpu_limit: Annotated[str, Field(description="CPU limit of a board without `--cpus`.")] = ""
+    memory_limit: Annotated[
+        str, Field(description="Memory limit of a board without `--memory`.")
+    ] = ""
     temporary_limit: Annotated[
         str, Field(description="Disk limit of a board's index and temporary files, as `10Gi`.")
     ] = ""
     gpu_resource: Annotated[
-        str, Field(description="The resource that a task with --gpus requests.")
+        str, Field(description="Resource that a task with `--gpus` requests.")
     ] = "nvidia.com/gpu"
     node_selector: Annotated[
         Mapping[str, str], Field(description="Labels of the nodes that boards run on.")
@@ -126,7 +136,7 @@ class KubernetesSettings(EngineSettings):
     tolerations: Annotated[
         tuple[_Json, ...], Field(description="Taints of nodes that boards tolerate.")
     ] = ()
-    priority_class: Annotated[str, Field(description="The name of a PriorityClass.")] = ""
+    priority_class: Annotated[str, Field(description="Name of a PriorityClass.")] = ""
     labels: Annotated[Mapping[str, str], Field(description="Additional labels of pods.")] = Field(
         default_factory=dict
     )
@@ -139,7 +149,7 @@ class KubernetesSettings(EngineSettings):
     ] = ()
     pod_template: Annotated[
         Path | _Json | None,
-        Field(description="A template of pods: a YAML or TOML file, or a table."),
+        Field(description="Template of pods: a YAML or TOML file, or a table."),
     ] = None
 
     def template(self, container: str = CONTAINER) -> _Json:

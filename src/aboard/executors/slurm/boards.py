@@ -24,12 +24,11 @@ import shlex
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from aboard import system
@@ -59,7 +58,7 @@ from aboard.executors.slurm.cluster import (
     script_lines,
     why_out_of_memory,
 )
-from aboard.executors.start import Start, read_json, why
+from aboard.executors.start import Addresses, Start, read_json, why
 from aboard.system import write_private
 from aboard.web.tokens import TokenError
 
@@ -77,8 +76,7 @@ class SlurmExecutor(Executor):
     Settings = SlurmSettings
 
     def open(self) -> None:
-        self._lock = threading.Lock()  # of the addresses
-        self._addresses: dict[str, Address | None] = {}  # by job, as last found
+        self._addresses = Addresses()
 
     def start(self, spec: Spec) -> Handle:
         settings: SlurmSettings = self.settings(spec.profile)
@@ -105,7 +103,7 @@ class SlurmExecutor(Executor):
                 if ended_status is not None:
                     found[key] = ended_status
                     submitted.release()
-                    self._remember(submitted, None, ended=True)
+                    self._addresses.forget(submitted)
                     continue
                 cluster = Cluster.of(self.settings(submitted.profile))
                 _ = submitted.files  # an error there concerns only this job
@@ -150,15 +148,12 @@ class SlurmExecutor(Executor):
         return submitted.files.read_log(tail=tail, is_running=is_running if follow else None)
 
     def address(self, handle: Handle) -> Address | None:
-        job = str(handle.get("job"))
-        with self._lock:
-            if job in self._addresses:  # the file system that the nodes share may hang
-                return self._addresses[job]
-        return self._read_address(_Submitted(handle))
+        submitted = _Submitted(handle)
+        return self._addresses.get(submitted, partial(self._read_address, submitted))
 
     def find_address(self, handle: Handle) -> None:
         submitted = _Submitted(handle)
-        self._remember(submitted, self._read_address(submitted))
+        self._addresses.note(submitted, self._read_address(submitted))
 
     def _read_address(self, submitted: _Submitted) -> Address | None:
         try:
@@ -326,7 +321,7 @@ class SlurmExecutor(Executor):
             try:
                 if job is None or ENDED.fullmatch(job.state):
                     found[key] = submitted.conclude(job)
-                    self._remember(submitted, None, ended=True)
+                    self._addresses.forget(submitted)
                 else:
                     found[key] = self._status(cluster, submitted, job)
             except (ExecutorError, OSError, TokenError, ValueError) as error:
@@ -343,23 +338,14 @@ class SlurmExecutor(Executor):
             reason = job.why_waiting()
         elif submitted.runs(job):
             address = submitted.files.address()
-            self._remember(submitted, address)
+            self._addresses.note(submitted, address)
             if address is not None:
                 return Status(CommandState.RUNNING)
             reason = f"job {job.id} starts on {job.node}"
         else:
             reason = f"job {job.id} was assigned to {job.node}"
-        self._remember(submitted, None)
+        self._addresses.note(submitted, None)
         return Status(CommandState.STARTING, reason=reason)
-
-    def _remember(
-        self, submitted: _Submitted, address: Address | None, *, ended: bool = False
-    ) -> None:
-        with self._lock:
-            if ended:
-                self._addresses.pop(submitted.job, None)
-            else:
-                self._addresses[submitted.job] = address
 
 
 class _Submitted(Start):

@@ -114,80 +114,75 @@ Text = Annotated[str, Strict()]
 class SlurmSettings(EngineSettings):
     """The settings below `[executors.slurm]`; empty ones are left to Slurm."""
 
-    partition: Annotated[
-        Text, Field(description="the partition, or several separated by commas")
-    ] = ""
-    account: Annotated[Text, Field(description="the account that is charged")] = ""
-    qos: Annotated[Text, Field(description="the quality of service")] = ""
+    partition: Annotated[Text, Field(description="Partition, or several separated by commas.")] = ""
+    account: Annotated[Text, Field(description="Account that is charged.")] = ""
+    qos: Annotated[Text, Field(description="Quality of service.")] = ""
     time: Annotated[
         Text,
         AfterValidator(lambda text: _checked_time(text) if text else text),
         Field(
-            description="the time limit of a board without a timeout, and of a training job without"
-            " --time, in Slurm's notation"
+            description="Time limit of a board without a timeout, and of a job without `--time`, in"
+            " Slurm's notation."
         ),
     ] = ""
     memory: Annotated[
         Text,
         Field(
             pattern=r"^([0-9]+[KMGT]?)?$",
-            description="the default memory of a board or a training job, in Slurm's notation: 4G",
+            description="Default memory of a board or a task, in Slurm's notation, such as `4G`.",
         ),
     ] = ""
     cpus: Annotated[
         int,
         Strict(),
-        Field(ge=1, description="the default number of CPUs of a board or a training job"),
+        Field(ge=1, description="Default number of CPUs of a board or a task."),
     ] = 1
     gpu: Annotated[
         Text,
         Field(
             pattern=r"^[A-Za-z0-9_.:-]+$",
-            description="the generic resource that --gpus of a job requests, such as gpu:a100",
+            description="Generic resource that `--gpus` of a job requests, such as `gpu:a100`.",
         ),
     ] = "gpu"
-    constraint: Annotated[Text, Field(description="features that the node must have")] = ""
-    reservation: Annotated[Text, Field(description="the reservation")] = ""
-    nodelist: Annotated[Text, Field(description="nodes to use")] = ""
-    exclude: Annotated[Text, Field(description="nodes to exclude")] = ""
+    constraint: Annotated[Text, Field(description="Features that nodes must have.")] = ""
+    reservation: Annotated[Text, Field(description="Reservation to use.")] = ""
+    nodelist: Annotated[Text, Field(description="Nodes to use.")] = ""
+    exclude: Annotated[Text, Field(description="Nodes to exclude.")] = ""
     python: Annotated[
         Text,
-        Field(
-            description="the interpreter on the nodes; by default that of the hub or the submitter"
-        ),
+        Field(description="Interpreter on the nodes; by default that of the hub or the submitter."),
     ] = ""
     interface: Annotated[
         Text,
         Field(
-            description="the network interface of the nodes on which boards listen, such as ib0;"
-            " by default all, and the hub uses the node's host name"
+            description="Network interface of the nodes on which boards listen, such as `ib0`; by"
+            " default all, and the hub uses the node's host name."
         ),
     ] = ""
     options: Annotated[
         tuple[Text, ...],
         AfterValidator(_checked_options),
-        Field(description='additional options of sbatch, such as ["--exclusive"]'),
+        Field(description='Additional options of `sbatch`, such as `["--exclusive"]`.'),
     ] = ()
     setup: Annotated[
         tuple[Text, ...],
         Field(
-            description="shell lines that run on the node before the board or the training job, in"
-            ' a login shell, such as ["module load python"]'
+            description="Shell lines that run on the node before a board or a task, in a login"
+            ' shell, such as `["module load python"]`.'
         ),
     ] = ()
     directory: Annotated[
         Path | None,
         Field(
-            description="a directory that the nodes share, for the files of running boards, and"
-            " of training jobs that log to a bucket; by default the hub's directory, or that of the"
-            " submitter"
+            description="Directory that the nodes share, for the files of running boards, and of"
+            " jobs that log to a bucket; by default the hub's directory, or that of the submitter."
         ),
     ] = None
     programs: Annotated[
-        Path | None, Field(description="the directory of sbatch and the others, if not in PATH")
+        Path | None, Field(description="Directory of `sbatch` and the others, if not in PATH.")
     ] = None
     configuration: Annotated[
-        Path | None, Field(description="Slurm's configuration file, as in SLURM_CONF")
+        Path | None, Field(description="Configuration file of Slurm, as in SLURM_CONF.")
     ] = None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aboard.executors.base import ExecutorError
-from aboard.system import explain
+from aboard.system import Backoff, explain
 
 _EXTRA = "'aboard[vertex]'"
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -138,16 +138,15 @@ class Vertex:
             VertexError: the request failed, or the quota did not allow it in time.
         """
         deadline = time.monotonic() + self._patience
-        backoff = _FIRST_BACKOFF
+        backoff = Backoff(_FIRST_BACKOFF, _LONGEST_BACKOFF)
         while True:
             try:
                 return self._send(method, name, body, query)
             except _Failure as failure:
                 again = failure.status == 429 or (repeatable and failure.transient)
-                pause = max(failure.retry_after, backoff * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = max(failure.retry_after, backoff.grow() * random.uniform(0.5, 1.0))  # noqa: S311
                 if not again or time.monotonic() + pause > deadline or self._closed.wait(pause):
                     raise self._explained(failure) from failure.__cause__
-                backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     def _send(
         self,

@@ -56,7 +56,7 @@ def _bucket_uri(value: str) -> str:
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class VertexSettings(EngineSettings):
     project: Annotated[Text, Field(description="Project of Google Cloud: its id or number.")] = ""
-    location: Annotated[Text, Field(description="Region.")] = "us-central1"
+    location: Annotated[Text, Field(description="Region of Google Cloud.")] = "us-central1"
     tensorboard: Annotated[
         Text,
         Field(description="Display name of the managed TensorBoard; created if it does not exist."),
@@ -72,7 +72,7 @@ class VertexSettings(EngineSettings):
     image: Annotated[
         Text, Field(description="Image of jobs, with Aboard installed; `--image` takes precedence.")
     ] = ""
-    python: Annotated[Text, Field(description="The interpreter in the image.")] = "python3"
+    python: Annotated[Text, Field(description="Interpreter in the image.")] = "python3"
     service_account: Annotated[
         Text,
         Field(

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aboard.executors.vertex.api import Location, Vertex, VertexError
 from aboard.storage import StorageError, join, open_storage
+from aboard.system import Backoff
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -301,7 +302,7 @@ class Upload:
 
     def _run(self) -> None:
         seen = -1
-        backoff = _FIRST_BACKOFF
+        backoff = Backoff(_FIRST_BACKOFF, _LONGEST_BACKOFF)
         while not self._closed.is_set():
             pause = _POLL_SECONDS
             try:
@@ -311,15 +312,15 @@ class Upload:
                     self._upload(self._listing.runs())
                     seen = version
                 self._note_wait("")
-                backoff = _FIRST_BACKOFF
+                backoff.reset()
             except (VertexError, StorageError) as error:
                 if self._closed.is_set():
                     return
                 self._note_wait(str(error))
-                pause, backoff = backoff, min(2 * backoff, _LONGEST_BACKOFF)
+                pause = backoff.grow()
             except Exception:  # noqa: BLE001 - the upload continues after any error
                 _log.exception("the upload to Vertex failed; retrying")
-                pause, backoff = backoff, min(2 * backoff, _LONGEST_BACKOFF)
+                pause = backoff.grow()
             self._closed.wait(pause)
 
     def _note_wait(self, problem: str) -> None:

@@ -49,6 +49,7 @@ from aboard.hub.service import Hub
 from aboard.index.library import Library
 from aboard.jobs import JobError
 from aboard.runs import RunsError
+from aboard.runs.catalog import dump_json
 from aboard.runs.question import BadQuestion, UnknownField
 from aboard.runs.selectors import NothingMatches
 from aboard.storage import StorageError
@@ -423,6 +424,10 @@ def api_router(tag: str) -> APIRouter:
         responses=_RESPONSES,
         route_class=_SharedRoute,
     )
+
+
+def json_response(document: dict[str, Any]) -> Response:
+    return Response(dump_json(document), media_type="application/json")
 
 
 def position(cursor: str | None) -> int:

@@ -19,6 +19,7 @@ from aboard.hub.api import (
     TheHub,
     TheVisitor,
     api_router,
+    json_response,
     position,
 )
 from aboard.hub.jobs import JobFilter, Turn, job_document
@@ -26,7 +27,6 @@ from aboard.hub.permissions import Forbidden
 from aboard.jobs.experiment import resources
 from aboard.jobs.model import JobState, MemberState
 from aboard.jobs.service import JobRequest
-from aboard.runs.catalog import dump_json
 
 router = api_router("jobs")
 _UNCACHED = {"cache-control": "no-store"}
@@ -187,7 +187,7 @@ async def list_jobs(
     chosen = JobFilter(frozenset(state), experiment, user)
     found, after = await hub.jobs.page(chosen, root, start=position(cursor), limit=limit)
     return await run_in_threadpool(
-        lambda: _json({"jobs": list(map(job_document, found)), "next": _cursor(after)})
+        lambda: json_response({"jobs": list(map(job_document, found)), "next": _cursor(after)})
     )
 
 
@@ -226,7 +226,9 @@ async def list_members(
         found = [one for one in status.members if not state or one.state in state]
         members = [one.document() for one in found[start : start + limit]]
         end = start + limit
-        return _json({"members": members, "next": _cursor(end if end < len(found) else None)})
+        return json_response(
+            {"members": members, "next": _cursor(end if end < len(found) else None)}
+        )
 
     return await run_in_threadpool(page)
 
@@ -287,7 +289,3 @@ async def delete_job(
 
 def _cursor(after: int | None) -> str | None:
     return None if after is None else str(after)
-
-
-def _json(document: dict[str, Any]) -> Response:
-    return Response(dump_json(document), media_type="application/json")

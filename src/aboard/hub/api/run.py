@@ -14,8 +14,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
 from aboard.boards.model import LIVE, BadValue
-from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes
-from aboard.hub.api.runs import RunDocument, json_response
+from aboard.hub.api import RequestDocument, TheHub, TheUser, api_router, computes, json_response
+from aboard.hub.api.runs import RunDocument
 from aboard.hub.permissions import Action, require
 from aboard.hub.runs import Kind, content_type, read_blob, read_medium, run_document
 from aboard.hub.service import Hub

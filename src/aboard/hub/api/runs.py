@@ -33,6 +33,7 @@ from aboard.hub.api import (
     TheVisitor,
     api_router,
     computes,
+    json_response,
     position,
 )
 from aboard.hub.runs import run_document
@@ -42,7 +43,7 @@ from aboard.index.curves import MOST_POINTS as MOST_OF_GROUP
 from aboard.index.curves import Axis, Curve, Shape
 from aboard.index.library import GroupedRuns, RunAnswer, RunSet
 from aboard.index.tags import TagGroup
-from aboard.runs.catalog import KnownRun, dump_json
+from aboard.runs.catalog import KnownRun
 from aboard.runs.columns import Mark
 from aboard.runs.manifest import format_time
 from aboard.runs.naming import TIMES, Band, Line, shown
@@ -449,10 +450,6 @@ def _selected(
     if not where:
         return runs
     return hub.library.answer(question, runs, check=not hub.library.unread(read)).runs
-
-
-def json_response(document: dict[str, Any]) -> Response:
-    return Response(dump_json(document), media_type="application/json")
 
 
 @router.get("/roots")

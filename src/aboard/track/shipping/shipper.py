@@ -31,6 +31,7 @@ from aboard.runs.manifest import BadManifest, Manifest, State
 from aboard.runs.units import format_size
 from aboard.storage import StorageError, open_storage
 from aboard.storage.local import LocalStorage
+from aboard.system import Backoff
 from aboard.track import environment, notify
 from aboard.track.shipping.segments import Ledger
 from aboard.track.shipping.spool import Owner, OwnerWatch, Spool, Status, Writer, abandoned_spools
@@ -72,6 +73,7 @@ class Shipment:
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._next_start = 0.0
+        self._backoff = Backoff(0.1, _MAX_PAUSE)
         self._reported = ""
         self.arrived: bool | None = None  # before the end
         self._stopping = threading.Event()
@@ -122,7 +124,8 @@ class Shipment:
             return
         if now - self._next_start > _MAX_PAUSE:
             self._starts = 0  # the last one ran long enough
-        self._next_start = now + min(0.1 * 2.0 ** min(self._starts, 20), _MAX_PAUSE)
+            self._backoff.reset()
+        self._next_start = now + self._backoff.grow()
         self._starts += 1
         try:
             self._process = start_shipper(self.spool)
