@@ -181,7 +181,7 @@ def start(
     """Start a board of a selection of runs, and open it."""
     from aboard.runs.catalog import find_roots
     from aboard.runs.selectors import is_path
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     if not group_by and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
@@ -503,7 +503,7 @@ def open_board(
 
 def _open_console(roots: Sequence[str], *, browser: bool, json: bool) -> None:
     """Open the console of the hub in use; without a hub, start the user's own."""
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     client = open_hub_for(["*"], roots=roots, notify=notify)
     link = client.console_link()

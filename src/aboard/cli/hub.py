@@ -72,10 +72,9 @@ def open_hub(*, revive: bool = False, seconds: float = 120.0) -> Client:
     `seconds` is the timeout of its requests.
     """
     from aboard.sdk.client import Client
-    from aboard.sdk.personal import find_hub, last_hub, start_personal
+    from aboard.sdk.personal import require_hub
 
-    if revive and find_hub() is None and last_hub() is not None:
-        start_personal(notify=notify)
+    require_hub(start=revive, first=False, roots=(), notify=notify)
     return Client(start=False, seconds=seconds)
 
 
@@ -449,8 +448,8 @@ def login(
     json: JsonOption = False,
 ) -> None:
     """Use a team's hub from now on."""
-    from aboard.sdk.client import Client, log_in
-    from aboard.sdk.personal import forget_login, write_login
+    from aboard.sdk.client import Client
+    from aboard.sdk.personal import forget_login, log_in, write_login
 
     if forget:
         if url is not None:

@@ -278,7 +278,7 @@ def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
     """Start a board of a job; if that fails, the job continues without one."""
     from aboard.cli.boards import tell_way
     from aboard.sdk import HubError
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     record = status.record
     try:
