@@ -118,7 +118,7 @@ def test_a_slow_search_for_runs_does_not_block_requests(hub, go_on, monkeypatch)
         looks.append(1)
         go_on.wait(180)
 
-    monkeypatch.setattr(Library, "look_again", look)
+    monkeypatch.setattr(Library, "refresh_all", look)
     monkeypatch.setattr("aboard.hub.api._SCAN_SECONDS", 180.0)
     wrong = "/api/v1/runs?selector=nothere"
     with ThreadPoolExecutor(3) as senders, hub.client("vera") as client, ExitStack() as closing:

@@ -244,7 +244,7 @@ def _print(
     for row in rows:
         cell = [row.field.name, _statistic(row.field), _sample(row.a), _sample(row.b)]
         cell += [_signed(row.difference), _percent(row.percent)]
-        cells.append([*cell, *([_chance(row.p)] if is_tested else [])])
+        cells.append([*cell, *([_p_text(row.p)] if is_tested else [])])
     typer.echo("\n" + table(heads, cells, left=2))
 
 
@@ -271,7 +271,7 @@ def _percent(number: float | None) -> str:
     return _signed(number, digits=3)
 
 
-def _chance(p: float | None) -> str:
+def _p_text(p: float | None) -> str:
     return _NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 

@@ -292,7 +292,7 @@ class ReadingBar:
     def __init__(self, label: str) -> None:
         self._label = label
         self._started = time.monotonic()
-        self._wanted = sys.stderr.isatty()
+        self._at_terminal = sys.stderr.isatty()
         self._bar: Progress | None = None
 
     def __enter__(self) -> ReadingBar:
@@ -307,7 +307,7 @@ class ReadingBar:
 
     def __call__(self, report: Report) -> None:
         elapsed = time.monotonic() - self._started
-        if not self._wanted or (self._bar is None and elapsed < _BAR_DELAY_SECONDS):
+        if not self._at_terminal or (self._bar is None and elapsed < _BAR_DELAY_SECONDS):
             return
         if self._bar is None:
             text, more = f"reading {self._label}", "{task.fields[events]}"
@@ -332,7 +332,7 @@ class LoadingLine:
         self._debug = is_debugging()
         self._lock = threading.Lock()
         self._bars: dict[Source, ReadingBar] = {}
-        self._said: dict[Source, str] = {}
+        self._notified: dict[Source, str] = {}
 
     def __enter__(self) -> LoadingLine:
         return self
@@ -351,8 +351,8 @@ class LoadingLine:
             is_last = self._left == {source}
             self._left.discard(source)
             text = self._state(source, state) if state.error is None else str(state.error)
-            if text and self._said.get(source) != text:
-                self._said[source] = text
+            if text and self._notified.get(source) != text:
+                self._notified[source] = text
                 notify(text)
                 if self._debug and state.error is not None and state.error.__cause__ is not None:
                     import traceback
@@ -376,7 +376,7 @@ class LoadingLine:
             return str(state.report.problems[0])
         if all(member.source != source for member in self._board.members):
             return ""  # a root, whose runs join and leave
-        if source in self._said and self._said[source].startswith("read "):
+        if source in self._notified and self._notified[source].startswith("read "):
             return ""
         runs = self._index.runs(source)
         if not runs:
@@ -408,9 +408,9 @@ class StockLine:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._wanted = sys.stderr.isatty()
+        self._at_terminal = sys.stderr.isatty()
         self._bar: Progress | None = None
-        self._said: dict[Source | None, str] = {}
+        self._notified: dict[Source | None, str] = {}
 
     def __enter__(self) -> StockLine:
         return self
@@ -433,18 +433,18 @@ class StockLine:
         for source, runs in names.items():
             if not runs:
                 self._notify(source, _nothing_below(source))
-            elif state.shown and not self._said.get(source, "").startswith("read "):
+            elif state.shown and not self._notified.get(source, "").startswith("read "):
                 took = f"{state.seconds:.2f} s"
                 count = len({run_of(name.removeprefix("."), "") for name in runs})
                 self._notify(source, f"read {source.uri} in {took}: {counted(count, 'run')}.")
 
     def _notify(self, source: Source | None, text: str) -> None:
-        if self._said.get(source) != text:
-            self._said[source] = text
+        if self._notified.get(source) != text:
+            self._notified[source] = text
             notify(text)
 
     def _show(self, state: StockState) -> None:
-        if not self._wanted or state.seconds < _BAR_DELAY_SECONDS:
+        if not self._at_terminal or state.seconds < _BAR_DELAY_SECONDS:
             return
         if self._bar is None:
             self._bar = _run_bar(self._board.title)

@@ -38,7 +38,7 @@ from aboard.cli.hub import addresses_of, open_boards_port, owner_of, tell_way_in
 from aboard.runs.manifest import State
 from aboard.storage import canonical, join
 from aboard.track.environment import RunPlace
-from aboard.track.redaction import command_line
+from aboard.track.redaction import command_to_record
 from aboard.track.run import Run
 from aboard.track.start import begin
 
@@ -262,7 +262,7 @@ class Learner:
         # Like `aboard.init`, but independent of the environment.
         self.run: Run = begin(
             RunPlace(root, _EXPERIMENT, name, directory=join(root, name)),
-            command_line(),
+            command_to_record(),
             hparams={"learning_rate": rate, "hidden": _HIDDEN, "optimizer": "sgd"},
             rank=-1,
             resume=False,

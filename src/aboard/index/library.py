@@ -286,7 +286,7 @@ class Library:
             self._states[root] = RootState(self._clock(), None, tuple(report.problems), held)
         return report
 
-    def look_again(self) -> None:
+    def refresh_all(self) -> None:
         """Look for runs below all roots, except buckets that were listed a moment ago."""
         now = self._clock()
         for uri in self.uris:

@@ -333,7 +333,7 @@ class Rescan:
 
     async def __call__(self) -> None:
         if self._scan is None or self._scan.done():
-            self._scan = asyncio.ensure_future(read(self._library.look_again))
+            self._scan = asyncio.ensure_future(read(self._library.refresh_all))
         await asyncio.wait([self._scan], timeout=_SCAN_SECONDS)
 
 
