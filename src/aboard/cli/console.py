@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aboard.index import Damage, Source
     from aboard.index.index import Report
     from aboard.index.library import Library
+    from aboard.sdk.board import Board as HubBoard
     from aboard.tensorboard.board import Board
     from aboard.tensorboard.follower import SourceState
     from aboard.tensorboard.stock import StockState
@@ -284,6 +285,7 @@ def styled(text: str, style: int) -> str:
 # Progress.
 
 _BAR_DELAY_SECONDS = 0.3
+_SILENT_SECONDS = 1.0  # without a terminal, a longer wait for a board is announced
 
 
 class ReadingBar:
@@ -455,6 +457,62 @@ class StockLine:
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+
+class BoardProgress:
+    """The state of a board: a transient line on a terminal, otherwise notices.
+
+    `data_seconds` is how long the command waits for data; 0 if only until the board runs or stops.
+    """
+
+    def __init__(self, *, data_seconds: float = 0.0) -> None:
+        self._data_seconds = data_seconds
+        self._at_terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._shown = ""
+        self._announced: str | None = None  # the reason in the last notice
+
+    def __enter__(self) -> BoardProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def __call__(self, board: HubBoard) -> None:
+        text = f"{board.name}: {board.condition or board.state}{in_brackets(board.reason)}"
+        if not self._at_terminal:
+            self._update(board)
+        elif text != self._shown:
+            self._clear()
+            self._shown = text
+            typer.echo(text, err=True, nl=False)
+
+    def _update(self, board: HubBoard) -> None:
+        from aboard.boards.model import ENDED
+
+        if board.state in ENDED or time.monotonic() - self._began < _SILENT_SECONDS:
+            return
+        if board.state == "running" and (not self._data_seconds or board.runs):
+            return
+        reason = "" if board.state == "running" else board.reason
+        if self._announced is not None and reason in ("", self._announced):
+            return
+        self._announced = reason
+        if board.state == "running":
+            seconds = f"{self._data_seconds:g} s"
+            notify(f"board {board.name} has no data yet; waiting {seconds} for some.")
+        else:
+            why, goal = in_brackets(reason), "stops" if board.state == "stopping" else "runs"
+            notify(f"board {board.name} is {board.state}{why}; waiting until it {goal}.")
+
+    def _clear(self) -> None:
+        if self._shown:
+            typer.echo("\r\x1b[K", err=True, nl=False)
+            self._shown = ""
+
+
+def in_brackets(reason: str) -> str:
+    return f" ({printable(reason)})" if reason else ""
 
 
 def _nothing_below(source: Source) -> str:

@@ -300,14 +300,24 @@ def _announce(
     typer.echo(f"{'Your hub' if hub.personal else 'The hub'}: {url}")
     if not settings.certificate and (warning := exposure(settings.host)) is not None:
         notify(warning)
-    tell_way_in(sockets, boards)
+    print_forwarding(*(one[0].getsockname()[1] for one in (sockets, boards) if one))
 
 
-def tell_way_in(*listeners: Sequence[socket.socket]) -> None:
-    """Print how to reach this hub from the other end of an SSH session."""
+def print_forwarding_to(hub: KnownHub) -> None:
+    """Print how to reach a hub on this machine from the other end of an SSH session."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(hub.url)
+    if parts.hostname == "localhost" and parts.port:
+        print_forwarding(parts.port, *([hub.boards_port] if hub.boards_port else []))
+
+
+def print_forwarding(*ports: int) -> None:
+    """Print how to reach ports of this machine from the other end of an SSH session."""
+    if not os.environ.keys() & {"SSH_CONNECTION", "SLURM_SUBMIT_HOST"}:
+        return  # before the slow import
     from aboard.web import forwarding_hint
 
-    ports = [one[0].getsockname()[1] for one in listeners if one]
     if (command := forwarding_hint(os.environ, *ports)) is not None:
         typer.echo(f"From your own machine, first: {command}")
 
@@ -667,16 +677,19 @@ def secret_state(secret: dict[str, Any]) -> str:
     return "expired" if ends is not None and ends <= time.time() else "valid"
 
 
+def expiry_of(secret: dict[str, Any]) -> str:
+    ends = secret["expires"]
+    return f"in {age(ends)}" if ends and secret_state(secret) == "valid" else "-"
+
+
 def _token_row(token: dict[str, Any]) -> list[str]:
-    state = secret_state(token)
-    ends = token["expires"]
     return [
         token["id"],
         token["user"],
         token["name"] or "-",
-        state,
+        secret_state(token),
         age(token["created"]),
-        f"in {age(ends)}" if ends and state == "valid" else "-",
+        expiry_of(token),
         f"{age(token['last_used'])} ago" if token["last_used"] else "never",
     ]
 

@@ -41,6 +41,7 @@ from aboard.cli.sources import (
     open_sources,
     parse_question,
     place_of,
+    sources_or_roots,
 )
 
 if TYPE_CHECKING:
@@ -62,24 +63,6 @@ _TAG_HEADS = ("RUN", "TAG", "KIND", "POINTS", "FIRST STEP", "LAST STEP", "LAST V
 _LEAST = ("FIRST EVENT", "EVENTS", "FILES", "TAGS", "FIRST STEP", "KIND", "POINTS", "LAST STEP")
 _SHORTEST = {"TAG": 16, "RUN": 16}
 _TEXTS = {"RUN", "TAG", "KIND", "FIRST EVENT"}
-
-
-def sources_or_roots(
-    sources: Sequence[str] | None, roots: Sequence[str] | None, missing: str
-) -> Sequence[str]:
-    """Return the sources that a command names, else the roots.
-
-    Raises:
-        WrongUsage: there are neither; `missing` says what to do.
-    """
-    if sources:
-        return sources
-    from aboard.runs.catalog import find_roots
-
-    found = find_roots(roots or ())
-    if not found:
-        raise WrongUsage(f"./runs not found. {missing}")
-    return found
 
 
 def ls(
