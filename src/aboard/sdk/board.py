@@ -1,6 +1,6 @@
 """A board on a hub: its last document, and methods for its requests.
 
-Also what the client shares with it: selectors as arguments, and errors about boards.
+Also what it shares with the client: selectors as arguments, and whether a board is ready.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urljoin
 
-from aboard.boards.model import INSTANT, BoardFields, BoardOptions, from_document
+from aboard.boards.model import ENDED, INSTANT, BoardFields, BoardOptions, from_document
 from aboard.sdk import BoardFailed, NotReady
 
 if TYPE_CHECKING:
@@ -200,22 +200,34 @@ def _exists(text: str) -> bool:
         return False
 
 
-# Errors about boards.
+# Waiting for boards.
 
 
-def ended_error(board: Board) -> BoardFailed:
+def is_ready(board: Board, *, data: bool) -> bool:
+    """Return whether a board runs and, if `data`, shows some runs.
+
+    Raises:
+        BoardFailed: it has ended.
+        NotReady: its sources cannot be read.
+    """
+    if board.state in ENDED:
+        raise _ended_error(board)
+    if board.state != "running":
+        return False
+    if data and not board.runs and board.problems:
+        message = f"board {board.name} has no data: {board.problems[0]}"
+        hint = "The board shows data as soon as the source can be read."
+        raise NotReady(message, hint, code="not_ready")
+    return bool(board.runs) or not data
+
+
+def _ended_error(board: Board) -> BoardFailed:
     reason = f": {board.reason}" if board.reason else ""
     message = f"board {board.name} has ended ({board.state}){reason}".rstrip(".") + "."
     hint = f"Start it again with: aboard restart {board.id}"
     if board.on != INSTANT:
         hint = f"See its log: aboard logs {board.id}. {hint}"
     return BoardFailed(message, hint, state=board.state, reason=board.reason)
-
-
-def unreadable_error(board: Board) -> NotReady:
-    message = f"board {board.name} has no data: {board.problems[0]}"
-    hint = "The board shows data as soon as the source can be read."
-    return NotReady(message, hint, code="not_ready")
 
 
 def not_ready_error(board: Board, seconds: float) -> NotReady:

@@ -26,10 +26,9 @@ from aboard.sdk.board import (
     Selectors,
     absolute,
     as_selectors,
-    ended_error,
+    is_ready,
     not_ready_error,
     one_of,
-    unreadable_error,
 )
 from aboard.sdk.personal import KnownHub, require_hub
 
@@ -173,15 +172,8 @@ class Client:
             now = self.get(board)
             if on_change is not None:
                 on_change(now)
-            if until is not None:
-                if until(now):
-                    return now
-            elif now.state in ENDED:
-                raise ended_error(now)
-            elif now.state == "running" and (now.runs or not data):
+            if until(now) if until is not None else is_ready(now, data=data):
                 return now
-            elif now.state == "running" and now.problems:
-                raise unreadable_error(now)
         raise not_ready_error(now, seconds)
 
     def stop(
