@@ -19,8 +19,9 @@ if TYPE_CHECKING:
         NotFound,
         NotReady,
     )
+    from aboard.sdk.async_client import AsyncClient
     from aboard.sdk.board import Board
-    from aboard.sdk.client import AsyncClient, Client
+    from aboard.sdk.client import Client
     from aboard.storage.base import StorageError
     from aboard.track.run import Run, current_run
     from aboard.track.start import init
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AsyncClient": "aboard.sdk.client",
+    "AsyncClient": "aboard.sdk.async_client",
     "AuthError": "aboard.sdk",
     "Board": "aboard.sdk.board",
     "BoardFailed": "aboard.sdk",

@@ -13,8 +13,9 @@ from aboard.index import Index, Source
 from aboard.index.library import Library
 from aboard.tensorboard.board import BoardSelection
 from aboard.tensorboard.follower import Follower
-from aboard.web import Gate, TokenAccess, listen, serving, urls
+from aboard.web import Gate, TokenAccess, listen, urls
 from tests import summaries
+from tests.web.serving import serving
 
 RED, BLUE = (220, 30, 30), (30, 60, 220)
 

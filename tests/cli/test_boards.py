@@ -16,9 +16,9 @@ import pytest
 
 from aboard import EventWriter
 from aboard.boards.model import BoardState
-from aboard.cli import boards
-from aboard.cli.boards import narrowed
-from aboard.cli.console import WrongUsage
+from aboard.cli import boards, console
+from aboard.cli.console import BoardProgress, WrongUsage
+from aboard.cli.sources import narrow_selectors
 from aboard.sdk import NotReady
 from aboard.sdk.client import Client
 from aboard.sdk.personal import KnownHub
@@ -97,6 +97,27 @@ def test_a_root_narrows_what_a_selector_selects(no_hub, aboard, tmp_path):
     assert sorted(served(no_hub, everything).values()) == [[0.0], [1.0]]
     one = started(aboard, "exp", "--root", tmp_path / "b", "--where", 'name == "run1"')
     assert list(served(no_hub, one).values()) == [[1.0]]
+
+
+def test_a_selector_with_a_root_has_to_match_there(no_hub, aboard, tmp_path):
+    log_run(tmp_path / "a", "exp/run1", [1.0])
+    log_run(tmp_path / "b", "other/run1", [2.0])
+    started(aboard, "exp", "--root", tmp_path / "a", "--root", tmp_path / "b")
+    done = aboard("start", "exp", "--root", tmp_path / "b", "--no-browser")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "aboard: 'exp' matches no run. Known here: other.\n"
+    assert len(aboard("list", "--json").json["boards"]) == 1
+
+
+def test_a_condition_that_no_run_meets_is_reported_at_once(hub, aboard):
+    command = ("start", "cifar10", "--no-browser", "--json", "--where")
+    done = aboard(*command, "metrics.loss.max > 100")
+    assert (done.code, done.json["runs"]) == (0, 0)
+    assert done.err == (
+        "aboard: no run matches --where 'metrics.loss.max > 100' yet; the board shows such runs as"
+        " soon as they exist.\n"
+    )
+    assert aboard(*command, "metrics.loss.max > 4").err == ""
 
 
 def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):
@@ -277,26 +298,26 @@ def test_runs_of_an_experiment_can_be_picked(hub, aboard, option):
 
 
 def test_narrowing_is_of_experiments():
-    assert narrowed(["a", "b"], ["1,best", "3-7"]) == [
+    assert narrow_selectors(["a", "b"], ["1,best", "3-7"]) == [
         *("a/1", "a/best", "a/3-7"),
         *("b/1", "b/best", "b/3-7"),
     ]
-    assert narrowed(["a", "/data"], []) == ["a", "/data"]
+    assert narrow_selectors(["a", "/data"], []) == ["a", "/data"]
     with pytest.raises(WrongUsage, match="'/data' is not one"):
-        narrowed(["a", "/data"], ["1"])
+        narrow_selectors(["a", "/data"], ["1"])
     with pytest.raises(WrongUsage, match="no run of 'b'"):
-        narrowed(["b"], ["a/run1"])
-    with pytest.raises(WrongUsage, match="Name what to show"):
-        narrowed([], [])
+        narrow_selectors(["b"], ["a/run1"])
+    with pytest.raises(WrongUsage, match="--runs names no run"):
+        narrow_selectors([], [])
 
 
 def test_runs_are_named_without_their_experiment_or_with_it():
-    assert narrowed(["a", "4", "6-7"], ["1"]) == ["a/1", "a/4", "a/6-7"]
-    assert narrowed(["7"], ["1"]) == ["7/1"]
-    assert narrowed([], ["1,best"]) == ["1", "best"]
-    assert narrowed(["b/run2"], ["a/run1"]) == ["b/run2", "a/run1"]
-    assert narrowed(["a", "b"], ["a/1-3", "b/run1"]) == ["a/1-3", "b/run1"]
-    assert narrowed(["b/run2", "a"], ["1"]) == ["b/run2", "a/1"]
+    assert narrow_selectors(["a", "4", "6-7"], ["1"]) == ["a/1", "a/4", "a/6-7"]
+    assert narrow_selectors(["7"], ["1"]) == ["7/1"]
+    assert narrow_selectors([], ["1,best"]) == ["1", "best"]
+    assert narrow_selectors(["b/run2"], ["a/run1"]) == ["b/run2", "a/run1"]
+    assert narrow_selectors(["a", "b"], ["a/1-3", "b/run1"]) == ["a/1-3", "b/run1"]
+    assert narrow_selectors(["b/run2", "a"], ["1"]) == ["b/run2", "a/1"]
 
 
 def test_an_isolated_board_of_the_stock_engine_has_a_log(hub, aboard, root):
@@ -796,8 +817,8 @@ def test_whoever_waits_without_a_terminal_is_told_and_may_leave(hub, variables, 
 
 
 def test_a_board_that_has_ended_is_not_waited_for(monkeypatch, capsys):
-    monkeypatch.setattr(boards, "_SILENT_SECONDS", 0.0)
-    progress = boards._Progress()
+    monkeypatch.setattr(console, "_SILENT_SECONDS", 0.0)
+    progress = BoardProgress()
     for state, reason in (("starting", "Resources"), ("failed", "killed")):
         progress(SimpleNamespace(name="b", condition="", state=BoardState(state), reason=reason))
     said = capsys.readouterr().err
@@ -806,7 +827,12 @@ def test_a_board_that_has_ended_is_not_waited_for(monkeypatch, capsys):
 
 def test_a_board_that_waits_is_opened_at_the_page_that_says_why(monkeypatch, capsys):
     waiting = SimpleNamespace(
-        id="b1", name="b", url="http://hub/b/b1/", state=BoardState("starting"), reason="Resources"
+        id="b1",
+        name="b",
+        url="http://hub/b/b1/",
+        document={},
+        state=BoardState("starting"),
+        reason="Resources",
     )
     client = SimpleNamespace(
         get=lambda _: waiting,
@@ -831,12 +857,8 @@ def test_boards_are_listed_below_their_group_too(board, aboard):
 
 
 def test_a_board_that_waits_says_what_for_each_time_that_changes(monkeypatch, capsys):
-    from types import SimpleNamespace
-
-    from aboard.cli import boards
-
-    monkeypatch.setattr(boards, "_SILENT_SECONDS", 0.0)
-    progress = boards._Progress()
+    monkeypatch.setattr(console, "_SILENT_SECONDS", 0.0)
+    progress = BoardProgress()
     for state, reason in (
         ("starting", "Priority"),
         ("starting", "Priority"),
@@ -852,12 +874,12 @@ def test_a_board_that_waits_says_what_for_each_time_that_changes(monkeypatch, ca
 
 
 def test_only_a_wait_for_data_reports_that_there_is_none(monkeypatch, capsys):
-    monkeypatch.setattr(boards, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(console, "_SILENT_SECONDS", 0.0)
     running = {"name": "otter", "state": "running", "reason": "", "condition": ""}
-    boards._Progress()(SimpleNamespace(**running, runs=None))  # it has just started
-    boards._Progress(data=True)(SimpleNamespace(**running, runs=2))
+    BoardProgress()(SimpleNamespace(**running, runs=None))  # it has just started
+    BoardProgress(data_seconds=10.0)(SimpleNamespace(**running, runs=2))
     assert capsys.readouterr().err == ""
-    boards._Progress(data=True)(SimpleNamespace(**running, runs=0))
+    BoardProgress(data_seconds=10.0)(SimpleNamespace(**running, runs=0))
     assert capsys.readouterr().err == (
         "aboard: board otter has no data yet; waiting 10 s for some.\n"
     )

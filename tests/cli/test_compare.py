@@ -288,12 +288,9 @@ def test_welch():
         21.5, 22.8, 21.0, 23.0, 21.6, 23.6, 22.5, 20.7, 23.4, 21.8,
         20.7, 21.7, 21.5, 22.5, 23.6, 21.5, 22.5, 23.5, 21.5, 21.8,
     ]  # fmt: skip
-    found = welch(one, other)
-    assert found.t == pytest.approx(1.5654, abs=1e-4)
-    assert found.freedom == pytest.approx(9.9047, abs=1e-4)
-    assert found.p == pytest.approx(0.14884, abs=1e-5)
+    assert welch(one, other) == pytest.approx(0.14884, abs=1e-5)
     assert welch([1.0], [2.0, 3.0]) is None
     assert welch([1e300, -1e300], [1.0, 2.0]) is None
-    assert welch([0.0, 0.0], [0.0, 1e-110]).p == pytest.approx(0.5)
-    assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0
-    assert welch([1.0, 1.0], [2.0, 2.0]).p == 0.0
+    assert welch([0.0, 0.0], [0.0, 1e-110]) == pytest.approx(0.5)
+    assert welch([1.0, 1.0], [1.0, 1.0]) == 1.0
+    assert welch([1.0, 1.0], [2.0, 2.0]) == 0.0

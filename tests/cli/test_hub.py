@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from aboard.sdk import AuthError
-from aboard.sdk.client import Client, log_in
+from aboard.sdk.client import Client
+from aboard.sdk.personal import log_in
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 
 

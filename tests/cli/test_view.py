@@ -539,6 +539,19 @@ def test_a_run_that_matches_later_joins_the_live_board(viewing, root, tmp_path):
         until(lambda: "svhn/run1 joined the board." in (tmp_path / "errors").read_text())
 
 
+def test_a_condition_that_no_run_meets_is_reported(viewing, root, tmp_path):
+    errors = tmp_path / "errors"
+    with (
+        viewing("view", "--where", "hparams.lr > 5", "--json", "--port", 0) as (_, line),
+        visitor(line) as client,
+    ):
+        assert client.get("data/runs").json() == []
+        assert "no run matches --where 'hparams.lr > 5' yet; the board" in errors.read_text()
+    with viewing("view", "--where", "hparams.lr < 5", "--json", "--port", 0):
+        pass
+    assert errors.read_text().count("matches --where") == 1
+
+
 def test_a_path_that_exists_is_one_and_what_matches_nothing_is_said(viewing, aboard, root, tree):
     with (
         viewing("view", "logs", "mnist", "--json", "--port", 0) as (_, line),

@@ -23,12 +23,13 @@ from aboard.tensorboard.board import Board
 from aboard.tensorboard.provider import Boards
 from aboard.tensorboard.routes import MOST_ENTRIES
 from aboard.tensorboard.workers import WorkerPool
-from aboard.web import listen, serving
+from aboard.web import listen
 from tests import summaries
 from tests.hostile import generate
 from tests.hostile.generate import VICTIM
 from tests.tensorboard.every_kind import write_every_kind
 from tests.waiting import until_async
+from tests.web.serving import serving
 
 SERIES = "data/plugin/timeseries/timeSeries"
 TEXT = "data/plugin/text/text"

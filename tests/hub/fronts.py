@@ -13,8 +13,9 @@ from starlette.routing import Mount
 
 from aboard.executors.base import Address
 from aboard.hub.proxy import Proxy
-from aboard.web import listen, serving
+from aboard.web import listen
 from tests.hub.hubs import QUICK
+from tests.web.serving import serving
 
 TOKEN = "the-board's-own-secret"
 

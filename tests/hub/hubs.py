@@ -14,8 +14,9 @@ from aboard.hub.app import make_app
 from aboard.hub.config import Config
 from aboard.hub.service import Hub
 from aboard.index.library import Root
-from aboard.web import listen, serving
+from aboard.web import listen
 from tests.engines.command import fork_command
+from tests.web.serving import serving
 
 PASSWORD = "a-long-password"
 BODIES = {

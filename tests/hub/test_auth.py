@@ -263,7 +263,7 @@ class TestThrottle:
             asyncio.run(auth.enter("bob", "wrong password"))
 
     def test_checked_attempts_per_second_are_limited(self, hub):
-        throttle = Throttle(clock=hub.clock, first=0.0, turns=2, per_second=1.0, patience=0.0)
+        throttle = Throttle(clock=hub.clock, first=0.0, turns=2, per_second=1.0, max_wait=0.0)
         auth = hub.another(throttle=throttle)
         for expected in (AuthError, AuthError, TooManyAttempts):
             with pytest.raises(expected):
@@ -275,7 +275,7 @@ class TestThrottle:
             assert asyncio.run(auth.enter("bob", PASSWORD)).record.account == "bob"
 
     def test_each_address_and_each_account_has_its_own_limit(self, hub):
-        throttle = Throttle(clock=hub.clock, first=0.0, turns=2, per_second=1.0, patience=0.0)
+        throttle = Throttle(clock=hub.clock, first=0.0, turns=2, per_second=1.0, max_wait=0.0)
         auth = hub.another(throttle=throttle)
 
         def enter(name: str, password: str, address: str) -> str:

@@ -17,7 +17,8 @@ import pytest
 from aboard.hub.access import redact_path
 from aboard.hub.config import make_config
 from aboard.sdk import AuthError
-from aboard.sdk.client import Client, log_in
+from aboard.sdk.client import Client
+from aboard.sdk.personal import log_in
 from tests.engines.command import run_command
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 from tests.hub.hubs import QUICK, create, personal_hub, served

@@ -13,9 +13,10 @@ from aboard.hub.app import make_app
 from aboard.hub.config import Addresses, Config
 from aboard.hub.service import Hub
 from aboard.index.library import Root
-from aboard.web import listen, serving
+from aboard.web import listen
 from tests.engines.command import run_command
 from tests.hub.hubs import PASSWORD, QUICK, Served, create, personal_hub, points
+from tests.web.serving import serving
 
 FONT = "/font-roboto/oMMgfZMQthOryQo9n22dcuvvDin1pK8aKteLpeZ5c0A.woff2"
 PAGE = {"accept": "text/html"}

@@ -21,7 +21,8 @@ from aboard.hub.access import client_scope
 from aboard.hub.config import make_config
 from aboard.hub.proxy import request_headers, response_headers
 from aboard.sdk import Unreachable
-from aboard.sdk.client import Client, log_in
+from aboard.sdk.client import Client
+from aboard.sdk.personal import log_in
 from aboard.web import ServeError, serve
 from tests.engines.real_hub import PASSWORD, USER, team_hub
 from tests.engines.relay import Relay

@@ -12,9 +12,10 @@ from aboard.hub.viewer import Viewer
 from aboard.index.library import Library
 from aboard.storage import open_storage
 from aboard.tensorboard.board import BoardSelection
-from aboard.web import TokenAccess, listen, serving, urls
+from aboard.web import TokenAccess, listen, urls
 from tests.hub.hubs import QUICK
 from tests.waiting import until
+from tests.web.serving import serving
 
 
 @pytest.mark.parametrize("engine", ["fast", "stock"])

@@ -4,7 +4,6 @@ import asyncio
 import stat
 import sys
 import threading
-from contextlib import aclosing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.error import HTTPError
 
@@ -12,8 +11,14 @@ import pytest
 
 import aboard
 from aboard.sdk import Unreachable
-from aboard.sdk.client import AsyncClient, Client, log_in, open_hub_for
-from aboard.sdk.personal import find_hub, find_personal, forget_login, write_login
+from aboard.sdk.personal import (
+    find_hub,
+    find_personal,
+    forget_login,
+    log_in,
+    open_hub_for,
+    write_login,
+)
 from tests.engines.real_hub import PASSWORD, USER, get, log_run, losses, own_hub, team_hub
 
 
@@ -387,70 +392,3 @@ def test_a_board_of_a_job_brings_its_root_to_a_hub_of_ones_own(client, tmp_path)
     board = hub.create(["job:later"])
     assert str(place) in {one["uri"] for one in client.roots()}
     assert board.refresh().condition == "waiting for data"
-
-
-# `AsyncClient`: its methods, and logs that are not read to their end.
-
-
-def test_it_has_the_methods_of_a_client():
-    def names(kind):
-        return {name for name in vars(kind) if not name.startswith("_")}
-
-    assert names(AsyncClient) - {"client"} == names(Client) - {"url"}
-
-
-class Hub:
-    """A hub with a log of two lines, the second of which comes when a test wants it.
-
-    It holds on to the log, as whatever debugs or traces does: nothing is closed by being dropped.
-    """
-
-    def __init__(self):
-        self.is_awaited, self.goes_on = threading.Event(), threading.Event()
-        self.is_closed = threading.Event()
-
-    def logs(self, board, *, tail=None, follow=False):
-        self.log = self._lines()
-        return self.log
-
-    def _lines(self):
-        try:
-            yield b"first"
-            self.is_awaited.set()
-            self.goes_on.wait(180)
-            yield b"second"
-        finally:
-            self.is_closed.set()
-
-
-@pytest.fixture
-def hub():
-    return Hub()
-
-
-def test_whoever_stops_early_leaves_no_connection_open(hub):
-    async def read():
-        pieces = AsyncClient(hub).logs("board", follow=True)
-        async with aclosing(pieces):
-            assert await anext(pieces) == b"first"
-        return hub.is_closed.is_set()
-
-    assert asyncio.run(read())
-
-
-def test_whoever_gives_up_waiting_leaves_none_open_after_the_next_line(hub):
-    async def read():
-        async with aclosing(AsyncClient(hub).logs("board", follow=True)) as pieces:
-            return [piece async for piece in pieces]
-
-    async def give_up():
-        reading = asyncio.create_task(read())
-        assert await asyncio.to_thread(hub.is_awaited.wait, 60)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        assert not hub.is_closed.is_set()
-        hub.goes_on.set()
-        assert await asyncio.to_thread(hub.is_closed.wait, 60)
-
-    asyncio.run(give_up())

@@ -293,7 +293,7 @@ class TestManyGuesses:
         return access, compared
 
     def test_a_guess_too_many_is_not_compared(self) -> None:
-        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, max_wait=0.0)
         access, compared = self.counting(throttle)
         gate = gate_to(access=access)
         visitor = Visitor(gate)
@@ -312,7 +312,7 @@ class TestManyGuesses:
 
     def test_the_right_one_gets_its_turn(self) -> None:
         now = [0.0]
-        throttle = Throttle(clock=lambda: now[0], first=0.0, turns=3, per_second=1.0, patience=0.0)
+        throttle = Throttle(clock=lambda: now[0], first=0.0, turns=3, per_second=1.0, max_wait=0.0)
         visitor = Visitor(gate_to(throttle=throttle))
         while visitor.get("/", authorization="Bearer guess").status_code != 429:
             pass
@@ -322,7 +322,7 @@ class TestManyGuesses:
             assert visitor.get("/", **BEARER).status_code == 200
 
     def test_sessions_and_links_do_not_wait(self) -> None:
-        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, max_wait=0.0)
         access = access_with(throttle=throttle)
         gate = gate_to(access=access)
         holder = let_in(gate)
@@ -336,7 +336,7 @@ class TestManyGuesses:
         assert Visitor(gate).ask("POST", LOGIN_PATH, data=link).status_code == 303
 
     def test_a_token_that_nobody_guesses_waits_for_nobody(self) -> None:
-        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, patience=0.0)
+        throttle = Throttle(clock=lambda: 0.0, first=0.0, turns=3, max_wait=0.0)
         access = access_with(None, throttle=throttle)
         gate = gate_to(access=access)
         visitor = Visitor(gate)
@@ -712,11 +712,11 @@ class TestTurns:
         async def sleep(seconds: float) -> None:
             waited.append(round(seconds, 6))
 
-        return Throttle(clock=clock, sleep=sleep, turns=3, per_second=5.0, patience=1.0)
+        return Throttle(clock=clock, sleep=sleep, turns=3, per_second=5.0, max_wait=1.0)
 
     def take(self, throttle: Throttle, count: int) -> list[bool]:
         async def take() -> list[bool]:
-            return [await throttle.turn() for _ in range(count)]
+            return [await throttle.acquire() for _ in range(count)]
 
         return asyncio.run(take())
 
@@ -751,5 +751,5 @@ class TestTurns:
         throttle = self.throttle(Clock(), waited)
         for _ in range(100):
             assert self.take(throttle, 1) == [True]
-            throttle.give_back()
+            throttle.release()
         assert waited == []

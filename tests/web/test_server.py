@@ -28,7 +28,7 @@ from aboard.web import (
     ending_in_order,
     forwarding_hint,
     listen,
-    serving,
+    serve,
     urls,
 )
 from aboard.web import server as web_server
@@ -42,6 +42,7 @@ from aboard.web.server import (
 )
 from tests.hub.hubs import QUICK
 from tests.waiting import until
+from tests.web.serving import serving
 from tests.web.visitors import BEARER, TOKEN, call, echo, gate_to, let_in, raw_scope
 
 SCRIPT = """
@@ -111,15 +112,18 @@ class TestListen:
     def test_the_default_is_tensorboards_port(self) -> None:
         assert DEFAULT_PORT == 6006
 
-    def test_without_a_port_the_first_free_one_is_taken(self, free_range: int) -> None:
+    def test_without_a_port_the_first_free_one_is_taken(
+        self, free_range: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with held(free_range, free_range + 1):
             sockets = listen()
             assert port_of(sockets) == free_range + 2
             close(sockets)
         with held(free_range, free_range + 1):
+            monkeypatch.setattr(web_server, "_PORTS", 2)
             last = free_range + 1
             with pytest.raises(ListenError, match=f"ports {free_range} to {last} on localhost are"):
-                listen(search=2)
+                listen()
 
     def test_a_port_that_was_asked_for_is_not_exchanged(self, free_range: int) -> None:
         with held(free_range), pytest.raises(ListenError) as caught:
@@ -341,11 +345,8 @@ class TestServing:
             await send({"type": "lifespan.startup.failed", "message": "no disk"})
 
         sockets = listen(port=0)
-        with (
-            pytest.raises(ServeError, match=r"could not start\. See its log\."),
-            serving(broken, sockets),
-        ):
-            pass
+        with pytest.raises(ServeError, match=r"could not start\. See its log\."):
+            serve(broken, sockets)
         assert "no disk" in caplog.text
         assert all(listener.fileno() == -1 for listener in sockets)
 

@@ -37,8 +37,8 @@ _EPILOG = examples(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if not wanted:
+def _show_version(requested: bool) -> None:
+    if not requested:
         return
     from importlib.metadata import PackageNotFoundError, version
 
@@ -231,7 +231,7 @@ def before(
         typer.echo(context.get_help(), nl=False)
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
+def _prints_json(arguments: Sequence[str]) -> bool:
     """Return whether standard output is one JSON document.
 
     That of `run` belongs to the program, and that of `export` has points.
@@ -244,7 +244,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def run(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    json = _wants_json(arguments)
+    json = _prints_json(arguments)
     try:
         result = app(arguments, prog_name="aboard", standalone_mode=False, obj=json)
     except (CommandError, ImportError) as error:

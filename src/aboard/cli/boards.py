@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +15,7 @@ from aboard.cli.completion import Completer, boards_like, places_like, selectors
 from aboard.cli.console import (
     INTERRUPTED,
     BandOption,
+    BoardProgress,
     BrowserOption,
     Failure,
     GroupByOption,
@@ -31,6 +28,7 @@ from aboard.cli.console import (
     confirm,
     examples,
     fitted,
+    in_brackets,
     moment,
     notify,
     print_json,
@@ -40,21 +38,25 @@ from aboard.cli.console import (
     table,
     terminal_width,
 )
-from aboard.cli.hub import open_hub, secret_state
+from aboard.cli.hub import expiry_of, open_hub, print_forwarding_to, secret_state
 from aboard.cli.sources import (
     LimitOption,
     RootOption,
     SortOption,
     WhereOption,
-    exists,
+    check_names,
+    condition_below,
+    names_among,
+    narrow_selectors,
+    nothing_matches,
     parse_question,
+    sources_or_roots,
 )
 from aboard.runs.units import counted, format_duration, format_memory
 
 if TYPE_CHECKING:
     from aboard.sdk.board import Board
     from aboard.sdk.client import Client
-    from aboard.sdk.personal import KnownHub
 
 BoardArgument = Annotated[
     str,
@@ -81,13 +83,11 @@ _HEADS = (
 _LEAST = ("REASON", "EXPIRES", "AGE", "ON", "OWNER", "URL")
 _SHORTEST = {"SHOWS": 12, "REASON": 20}
 _SHARE_HEADS = ("ID", "MADE BY", "STATE", "AGE", "EXPIRES")
-_NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
 _MOST_NAMED = 10  # boards, in a question
 _MOST_ROOTS = 4  # in a message
 _DATA_SECONDS = 10.0
 _STOP_SECONDS = 60.0  # for all boards that are stopped together
 _OPEN_SECONDS = 5.0  # after which the board's page waits
-_SILENT_SECONDS = 1.0  # without a terminal, a longer wait is announced
 _START_SECONDS = 300.0
 _START_EPILOG = """
 Examples:
@@ -179,21 +179,25 @@ def start(
 ) -> None:
     """Start a board of a selection of runs, and open it."""
     from aboard.runs.catalog import find_roots
-    from aboard.runs.selectors import is_path
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     if not group_by and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
-    shown = selector or ([] if runs else find_roots(root or []))
-    selectors = narrowed(shown, runs or [])
+    missing = "Name what to show: aboard start SELECTOR. Or set ABOARD_ROOT or --root."
+    shown = (selector or []) if runs else sources_or_roots(selector, root, missing)
+    selectors = narrow_selectors(shown, runs or [])
     # Report errors before a hub is started.
     parse_question(where, sort, limit, group_by or (), texts=selectors, roots=root or [])
-    if root and not any(map(is_path, selectors)):
-        where = below(find_roots(root), where)
     client = open_hub_for(selectors, roots=root or [], notify=notify)
+    condition = where
+    if root and names_among(selectors) == selectors:
+        roots = find_roots(root)
+        if client.hub.how == "personal":
+            check_names(selectors, roots)  # the hub looks for them in all its roots
+        condition = condition_below(roots, where)
     board = client.create(
         selectors,
-        where=where,
+        where=condition,
         sort=sort,
         limit=limit,
         name=name,
@@ -212,11 +216,11 @@ def start(
     )
     unknown = ""
     if not detach:
-        unknown = _check_question(client, selectors, where, sort)
-        board = _wait(client, board, data=not unknown)
+        unknown = _check_question(client, selectors, condition, sort)
+        board = _wait(client, board, data=not unknown, where=where or "")
         is_known = not unknown
         if is_known:  # the hub has read more runs meanwhile
-            unknown = _check_question(client, selectors, where, sort)
+            unknown = _check_question(client, selectors, condition, sort)
         if is_known and (template or group_by):
             board = _wait_until_read(client, board)
     if not root:
@@ -234,96 +238,79 @@ def start(
             "your hub uses the environment variables it was started with. To use others: aboard hub"
             " stop, then start the board again."
         )
+    _open(client, board, browser=browser and not detach, json=json)
+
+
+def _open(client: Client, board: Board, *, browser: bool, json: bool) -> None:
     link = client.link(board)
+    document = board.document | {"link": link}
+    _show_link(client, f"{board.name} ({board.id})", document, browser=browser, json=json)
+
+
+def _show_link(
+    client: Client, what: str, document: dict[str, Any], *, browser: bool, json: bool
+) -> None:
+    """Print a one-time link, and open it in a browser; with `json`, only print the document."""
     if json:
-        print_json(board.document | {"link": link})
+        print_json(document)
         return
-    typer.echo(f"{board.name} ({board.id}): {link}")
-    tell_way(client.hub)
-    if browser and not detach:
-        open_in_browser(link)
+    typer.echo(f"{what}: {document['link']}")
+    print_forwarding_to(client.hub)
+    if browser:
+        from aboard.cli.view import open_in_browser
+
+        open_in_browser(document["link"])
 
 
-def below(roots: Sequence[str], where: str | None) -> str:
-    """Return a condition that restricts another to runs below some roots."""
-    import orjson
+def _wait(client: Client, board: Board, *, data: bool, where: str) -> Board:
+    """Wait until the board runs and, if `data`, shows some; print a notice if it has none yet.
 
-    found = " or ".join(f"root == {orjson.dumps(uri).decode()}" for uri in roots)
-    return f"({found}) and ({where})" if where else found
-
-
-def narrowed(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
-    """Return the selectors of `--runs`: `cifar10` with `1,4` becomes `cifar10/1` and `cifar10/4`.
-
-    Runs named with their experiment do not change, and none do if no experiment is named. A number
-    next to an experiment is another run, as in `cifar10 --runs 1 4`.
+    If no run matches `where`, do not wait for one.
     """
-    listed = [one.strip() for text in runs for one in text.split(",") if one.strip()]
-    if not listed and not selectors:
-        raise WrongUsage(
-            "./runs not found. Name what to show: aboard start SELECTOR. Or set"
-            " ABOARD_ROOT or --root."
-        )
-    if not listed:
-        return list(selectors)
-    from aboard.runs.selectors import is_path
-
-    for one in selectors:
-        if is_path(one) or set(one) & set(":,"):
-            raise WrongUsage(f"--runs requires an experiment; {one!r} is not one.")
-    words = [one for one in selectors if "/" not in one]
-    numbers = [one for one in words if _NUMBER.fullmatch(one)]
-    if len(numbers) == len(words):
-        numbers = []  # an experiment can be named 7
-    experiments = [one for one in words if one not in numbers]
-    named = [one for one in (*selectors, *listed) if "/" in one]
-    short = [one for one in (*listed, *numbers) if "/" not in one]
-    if not short:
-        for experiment in experiments:
-            if not any(one.startswith(f"{experiment}/") for one in named):
-                raise WrongUsage(f"--runs names no run of {experiment!r}.")
-        return named
-    return [*named, *(f"{one}/{run}" for one in experiments for run in short)] or short
-
-
-def _wait(client: Client, board: Board, *, data: bool) -> Board:
-    """Wait until the board runs and, if `data`, shows some; print a notice if it has none yet."""
     from aboard.sdk import NotReady
 
-    progress = _Progress()
     try:
         if board.state != "running" or not data:  # an instant board runs at once
-            board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
+            with BoardProgress() as progress:
+                board = client.wait(board, seconds=_START_SECONDS, data=False, on_change=progress)
             if board.problems or not data:
                 return board
-        progress.clear()
-        progress = _Progress(data=True)
-        return client.wait(board, seconds=_DATA_SECONDS, on_change=progress)
+        with BoardProgress(data_seconds=_DATA_SECONDS) as progress:
+            if where:
+                board = _wait_until_read(client, board, or_data=True, on_change=progress)
+            if where and board.missing_fields is not None and board.runs == 0:
+                notify(nothing_matches(where))
+                return board
+            seconds = 0.0 if where else _DATA_SECONDS  # it has just waited that long
+            return client.wait(board, seconds=seconds, on_change=progress)
     except KeyboardInterrupt:
-        progress.clear()
         notify(f"board {board.name} keeps running; stop it with: aboard stop {board.id}")
         raise typer.Exit(INTERRUPTED) from None
     except NotReady:
         if board.state != "running":
             raise
-        progress.clear()
         board = client.get(board)
         if not board.problems:
             notify("no data yet; the board shows it as soon as it arrives.")
         return board
-    finally:
-        progress.clear()
 
 
-def _wait_until_read(client: Client, board: Board) -> Board:
-    """Wait until it is known whether some run has what is in the templates of a board."""
+def _wait_until_read(
+    client: Client,
+    board: Board,
+    *,
+    or_data: bool = False,
+    on_change: Callable[[Board], None] | None = None,
+) -> Board:
+    """Wait until it is known which runs match, and whether some have what is in the templates."""
     from aboard.sdk import NotReady
 
     def is_read(now: Board) -> bool:
-        return now.missing_fields is not None or bool(now.problems) or now.state != "running"
+        is_known = now.missing_fields is not None or (or_data and bool(now.runs))
+        return is_known or bool(now.problems) or now.state != "running"
 
     try:
-        return client.wait(board, seconds=_DATA_SECONDS, until=is_read)
+        return client.wait(board, seconds=_DATA_SECONDS, until=is_read, on_change=on_change)
     except NotReady:
         return board
 
@@ -349,10 +336,9 @@ def _check_question(
 
 def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -> None:
     """Report that names match runs below several roots, which may be of different projects."""
-    from aboard.runs.selectors import is_path
     from aboard.sdk import HubError
 
-    names = [one for one in selectors if not is_path(one) and not exists(one)]
+    names = names_among(selectors)
     has_paths = len(names) < len(selectors)
     if not names or (has_paths and all(one.startswith("not:") for one in names)):
         return
@@ -368,53 +354,6 @@ def _report_roots(client: Client, selectors: Sequence[str], where: str | None) -
             f"the selectors match runs below {count} roots: {listed}{more}. To show only those of"
             " one root, add --root ROOT."
         )
-
-
-class _Progress:
-    """The state of a board: a transient line on a terminal, otherwise a notice.
-
-    `data` is whether the command waits for data, not only until the board runs or has stopped.
-    """
-
-    def __init__(self, *, data: bool = False) -> None:
-        self._data = data
-        self._at_terminal = sys.stderr.isatty()
-        self._began = time.monotonic()
-        self._shown = ""
-        self._announced: str | None = None  # the reason in the last notice
-
-    def __call__(self, board: Board) -> None:
-        text = f"{board.name}: {board.condition or board.state}{_in_brackets(board.reason)}"
-        if not self._at_terminal:
-            self._update(board)
-        elif text != self._shown:
-            self.clear()
-            self._shown = text
-            typer.echo(text, err=True, nl=False)
-
-    def _update(self, board: Board) -> None:
-        if board.state in ENDED or time.monotonic() - self._began < _SILENT_SECONDS:
-            return
-        if board.state == "running" and (not self._data or board.runs):
-            return
-        reason = "" if board.state == "running" else board.reason
-        if self._announced is not None and reason in ("", self._announced):
-            return
-        self._announced = reason
-        if board.state == "running":
-            notify(f"board {board.name} has no data yet; waiting {_DATA_SECONDS:g} s for some.")
-        else:
-            why, goal = _in_brackets(reason), "stops" if board.state == "stopping" else "runs"
-            notify(f"board {board.name} is {board.state}{why}; waiting until it {goal}.")
-
-    def clear(self) -> None:
-        if self._shown:
-            typer.echo("\r\x1b[K", err=True, nl=False)
-            self._shown = ""
-
-
-def _in_brackets(reason: str) -> str:
-    return f" ({printable(reason)})" if reason else ""
 
 
 def list_boards(
@@ -488,31 +427,18 @@ def open_board(
         found = client.wait(found, seconds=_OPEN_SECONDS, data=False)
     except NotReady:
         found = client.get(found)
-        why = _in_brackets(found.reason)
+        why = in_brackets(found.reason)
         notify(f"board {found.name} is {found.state}{why}; its page shows it when it runs.")
-    link = client.link(found)
-    if json:
-        print_json(found.document | {"link": link})
-        return
-    typer.echo(f"{found.name} ({found.id}): {link}")
-    tell_way(client.hub)
-    if browser:
-        open_in_browser(link)
+    _open(client, found, browser=browser, json=json)
 
 
 def _open_console(roots: Sequence[str], *, browser: bool, json: bool) -> None:
     """Open the console of the hub in use; without a hub, start the user's own."""
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     client = open_hub_for(["*"], roots=roots, notify=notify)
-    link = client.console_link()
-    if json:
-        print_json({"url": client.url, "link": link})
-        return
-    typer.echo(f"The console: {link}")
-    tell_way(client.hub)
-    if browser:
-        open_in_browser(link)
+    document = {"url": client.url, "link": client.console_link()}
+    _show_link(client, "The console", document, browser=browser, json=json)
 
 
 def show_logs(
@@ -578,12 +504,9 @@ def stop_boards(
         found = stopping.get(one) or client.get(one)
         if one not in stopping and found.state in ENDED:
             return f"already {found.state}:", found.document
-        progress = _Progress()
         left = max(deadline - time.monotonic(), 1.0)
-        try:
+        with BoardProgress() as progress:
             found = client.stop(found, now=now, seconds=left, on_change=progress)
-        finally:
-            progress.clear()
         return "stopped", found.document
 
     _each(boards, stop, "stopped", json=json)
@@ -625,11 +548,8 @@ def restart_boards(board: BoardsArgument, json: JsonOption = False) -> None:
     client = open_hub(revive=True)
 
     def restart(one: str) -> tuple[str, dict[str, Any]]:
-        progress = _Progress()
-        try:
+        with BoardProgress() as progress:
             found = client.wait(client.restart(one), data=False, on_change=progress)
-        finally:
-            progress.clear()
         return "restarted", found.document
 
     _each(board, restart, "restarted", json=json)
@@ -674,7 +594,7 @@ def share_board(
         raise WrongUsage("use only one of --for, --revoke and --list.")
     client = open_hub(revive=True)
     if which:
-        _list_shares(client.shares(board), board, json=json)
+        _list_shares(client, board, json=json)
         return
     if revoke is not None:
         _revoke_share(client, board, revoke, json=json)
@@ -688,19 +608,18 @@ def share_board(
     notify(f"it opens {until}; 'aboard share {board} --revoke {made['id']}' revokes it.")
 
 
-def _list_shares(shares: list[dict[str, Any]], board: str, *, json: bool) -> None:
+def _list_shares(client: Client, board: str, *, json: bool) -> None:
+    shares = client.shares(board)
+    rows = [
+        [one["id"], one["made_by"], secret_state(one), age(one["created"]), expiry_of(one)]
+        for one in shares
+    ]
     if json:
         print_json({"shares": shares})
-    elif shares:
-        typer.echo(table(_SHARE_HEADS, [_share_row(one) for one in shares], left=5))
+    elif rows:
+        typer.echo(table(_SHARE_HEADS, rows, left=len(_SHARE_HEADS)))
     else:
         notify(f"no links found. Create one: aboard share {board}")
-
-
-def _share_row(share: dict[str, Any]) -> list[str]:
-    state = secret_state(share)
-    ends = f"in {age(share['expires'])}" if share["expires"] and state == "valid" else "-"
-    return [share["id"], share["made_by"], state, age(share["created"]), ends]
 
 
 def _revoke_share(client: Client, board: str, share: str, *, json: bool) -> None:
@@ -838,52 +757,6 @@ def _each(
     apply_to_each(boards, outcome, noun="board", done=done, json=json)
 
 
-_OPENER = """
-import sys, threading
-from aboard.cli.view import open_link
-open_link(sys.stdin.readline().strip(), threading.Event())
-"""
-
-
-def open_in_browser(link: str) -> None:
-    """Open a link in a browser, if there is one, without waiting for it.
-
-    A background process removes the page that redirects to the link some time after this command
-    has exited. It reads the link from standard input, which no process list shows.
-    """
-    from aboard.cli.view import can_open
-
-    if not can_open():
-        return
-    opener = subprocess.Popen(
-        [sys.executable, "-P", "-c", _OPENER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        text=True,
-    )
-    if opener.stdin is not None:
-        with opener.stdin as pipe:
-            pipe.write(link)
-
-
-def tell_way(hub: KnownHub) -> None:
-    """Print how to reach a hub on this machine from the other end of an SSH session."""
-    if not os.environ.keys() & {"SSH_CONNECTION", "SLURM_SUBMIT_HOST"}:
-        return  # before the slow import
-    from urllib.parse import urlsplit
-
-    from aboard.web import forwarding_hint
-
-    parts = urlsplit(hub.url)
-    if parts.hostname != "localhost" or not parts.port:
-        return
-    ports = [parts.port, *([hub.boards_port] if hub.boards_port else [])]
-    if (command := forwarding_hint(os.environ, *ports)) is not None:
-        typer.echo(f"From your own machine, first: {command}")
-
-
 def _print_board(board: Board, *, json: bool) -> None:
     if json:
         print_json(board.document)
@@ -907,13 +780,14 @@ def _limits(board: Board) -> str:
 
 def _row(board: Board) -> list[str]:
     about = board.document
+    grouped = [f"grouped by {', '.join(board.group_by)}"] if board.group_by else []
     return [
         board.id,
         board.name,
         board.owner,
         board.condition or board.state,
         "-" if board.runs is None else str(board.runs),
-        ", ".join([shown(board), *_question_words(board), *_grouped(board)]),
+        ", ".join([shown(board), *_question_words(board), *grouped]),
         board.on,
         board.url,
         age(about["created"]),
@@ -955,10 +829,6 @@ def _question_words(board: Board) -> list[str]:
     words = [f"where {board.where}"] if board.where else []
     words += [f"sorted by {', '.join(board.sort)}"] if board.sort else []
     return words + ([f"the first {board.limit}"] if board.limit else [])
-
-
-def _grouped(board: Board) -> list[str]:
-    return [f"grouped by {', '.join(board.group_by)}"] if board.group_by else []
 
 
 def _groups(board: Board) -> str:

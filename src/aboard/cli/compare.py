@@ -243,7 +243,7 @@ def _print(
     for row in rows:
         cell = [row.field.name, _statistic(row.field), _sample(row.a), _sample(row.b)]
         cell += [_signed(row.difference), _percent(row.percent)]
-        cells.append([*cell, *([_chance(row.p)] if is_tested else [])])
+        cells.append([*cell, *([_p_text(row.p)] if is_tested else [])])
     typer.echo("\n" + table(heads, cells, left=2))
 
 
@@ -270,7 +270,7 @@ def _percent(number: float | None) -> str:
     return _signed(number, digits=3)
 
 
-def _chance(p: float | None) -> str:
+def _p_text(p: float | None) -> str:
     return _NOTHING if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -336,8 +336,7 @@ class MetricRow:
         values = (*self.a.values, *self.b.values)
         if not all(map(math.isfinite, values)):
             return None
-        test = welch(self.a.values, self.b.values)
-        return None if test is None else test.p
+        return welch(self.a.values, self.b.values)
 
 
 class HparamRow(NamedTuple):
@@ -424,22 +423,15 @@ def _metric(text: str, condition: str) -> Field:
 # Welch's test.
 
 
-class Welch(NamedTuple):
-    """Welch's t-test for equal means of two groups, whose variances may differ."""
-
-    t: float
-    freedom: float
-    p: float  # probability of a difference at least this large if the means are equal
-
-
 _TINY = 1e-300
 _MOST_TERMS = 10_000
 
 
-def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:
-    """Test the second group against the first; None if the test cannot be computed.
+def welch(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Return the p-value of Welch's t-test, which allows different variances.
 
-    Both need at least two values. Without variance in both groups, p is 1 for equal means, else 0.
+    It is the probability of a difference at least this large if the means are equal: without any
+    variance, 1 or 0. Both groups need at least two values; None if it cannot be computed.
     """
     if min(len(one), len(other)) < 2:
         return None
@@ -452,15 +444,13 @@ def welch(one: Sequence[float], other: Sequence[float]) -> Welch | None:
     if not math.isfinite(error):
         return None
     if not error:
-        if not difference:
-            return Welch(0.0, len(one) + len(other) - 2.0, 1.0)
-        return Welch(math.copysign(math.inf, difference), len(one) + len(other) - 2.0, 0.0)
+        return 0.0 if difference else 1.0
     t = difference / math.sqrt(error)
     freedom = 1 / sum(
         (part / error) ** 2 / (len(group) - 1)
         for part, group in zip(errors, (one, other), strict=True)
     )
-    return Welch(t, freedom, t_tails(t, freedom))
+    return t_tails(t, freedom)
 
 
 def t_tails(t: float, freedom: float) -> float:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from aboard.index import Damage, Source
     from aboard.index.index import Report
     from aboard.index.library import Library
+    from aboard.sdk.board import Board as HubBoard
     from aboard.tensorboard.board import Board
     from aboard.tensorboard.follower import SourceState
     from aboard.tensorboard.stock import StockState
@@ -258,6 +259,7 @@ def styled(text: str, style: int) -> str:
 # Progress.
 
 _BAR_DELAY_SECONDS = 0.3
+_SILENT_SECONDS = 1.0  # without a terminal, a longer wait for a board is announced
 
 
 class ReadingBar:
@@ -266,7 +268,7 @@ class ReadingBar:
     def __init__(self, label: str) -> None:
         self._label = label
         self._started = time.monotonic()
-        self._wanted = sys.stderr.isatty()
+        self._at_terminal = sys.stderr.isatty()
         self._bar: Progress | None = None
 
     def __enter__(self) -> ReadingBar:
@@ -281,7 +283,7 @@ class ReadingBar:
 
     def __call__(self, report: Report) -> None:
         elapsed = time.monotonic() - self._started
-        if not self._wanted or (self._bar is None and elapsed < _BAR_DELAY_SECONDS):
+        if not self._at_terminal or (self._bar is None and elapsed < _BAR_DELAY_SECONDS):
             return
         if self._bar is None:
             text, more = f"reading {self._label}", "{task.fields[events]}"
@@ -306,7 +308,7 @@ class LoadingLine:
         self._debug = is_debugging()
         self._lock = threading.Lock()
         self._bars: dict[Source, ReadingBar] = {}
-        self._said: dict[Source, str] = {}
+        self._notified: dict[Source, str] = {}
 
     def __enter__(self) -> LoadingLine:
         return self
@@ -325,8 +327,8 @@ class LoadingLine:
             is_last = self._left == {source}
             self._left.discard(source)
             text = self._state(source, state) if state.error is None else str(state.error)
-            if text and self._said.get(source) != text:
-                self._said[source] = text
+            if text and self._notified.get(source) != text:
+                self._notified[source] = text
                 notify(text)
                 if self._debug and state.error is not None and state.error.__cause__ is not None:
                     import traceback
@@ -350,7 +352,7 @@ class LoadingLine:
             return str(state.report.problems[0])
         if all(member.source != source for member in self._board.members):
             return ""  # a root, whose runs join and leave
-        if source in self._said and self._said[source].startswith("read "):
+        if source in self._notified and self._notified[source].startswith("read "):
             return ""
         runs = self._index.runs(source)
         if not runs:
@@ -382,9 +384,9 @@ class StockLine:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._wanted = sys.stderr.isatty()
+        self._at_terminal = sys.stderr.isatty()
         self._bar: Progress | None = None
-        self._said: dict[Source | None, str] = {}
+        self._notified: dict[Source | None, str] = {}
 
     def __enter__(self) -> StockLine:
         return self
@@ -407,18 +409,18 @@ class StockLine:
         for source, runs in names.items():
             if not runs:
                 self._notify(source, _nothing_below(source))
-            elif state.shown and not self._said.get(source, "").startswith("read "):
+            elif state.shown and not self._notified.get(source, "").startswith("read "):
                 took = f"{state.seconds:.2f} s"
                 count = len({run_of(name.removeprefix("."), "") for name in runs})
                 self._notify(source, f"read {source.uri} in {took}: {counted(count, 'run')}.")
 
     def _notify(self, source: Source | None, text: str) -> None:
-        if self._said.get(source) != text:
-            self._said[source] = text
+        if self._notified.get(source) != text:
+            self._notified[source] = text
             notify(text)
 
     def _show(self, state: StockState) -> None:
-        if not self._wanted or state.seconds < _BAR_DELAY_SECONDS:
+        if not self._at_terminal or state.seconds < _BAR_DELAY_SECONDS:
             return
         if self._bar is None:
             self._bar = _run_bar(self._board.title)
@@ -429,6 +431,62 @@ class StockLine:
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+
+class BoardProgress:
+    """The state of a board: a transient line on a terminal, otherwise notices.
+
+    `data_seconds` is how long the command waits for data; 0 if only until the board runs or stops.
+    """
+
+    def __init__(self, *, data_seconds: float = 0.0) -> None:
+        self._data_seconds = data_seconds
+        self._at_terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._shown = ""
+        self._announced: str | None = None  # the reason in the last notice
+
+    def __enter__(self) -> BoardProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clear()
+
+    def __call__(self, board: HubBoard) -> None:
+        text = f"{board.name}: {board.condition or board.state}{in_brackets(board.reason)}"
+        if not self._at_terminal:
+            self._update(board)
+        elif text != self._shown:
+            self._clear()
+            self._shown = text
+            typer.echo(text, err=True, nl=False)
+
+    def _update(self, board: HubBoard) -> None:
+        from aboard.boards.model import ENDED
+
+        if board.state in ENDED or time.monotonic() - self._began < _SILENT_SECONDS:
+            return
+        if board.state == "running" and (not self._data_seconds or board.runs):
+            return
+        reason = "" if board.state == "running" else board.reason
+        if self._announced is not None and reason in ("", self._announced):
+            return
+        self._announced = reason
+        if board.state == "running":
+            seconds = f"{self._data_seconds:g} s"
+            notify(f"board {board.name} has no data yet; waiting {seconds} for some.")
+        else:
+            why, goal = in_brackets(reason), "stops" if board.state == "stopping" else "runs"
+            notify(f"board {board.name} is {board.state}{why}; waiting until it {goal}.")
+
+    def _clear(self) -> None:
+        if self._shown:
+            typer.echo("\r\x1b[K", err=True, nl=False)
+            self._shown = ""
+
+
+def in_brackets(reason: str) -> str:
+    return f" ({printable(reason)})" if reason else ""
 
 
 def _nothing_below(source: Source) -> str:

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from aboard.cli.boards import open_in_browser
 from aboard.cli.console import (
     AddressOption,
     BrowserOption,
@@ -34,11 +33,11 @@ from aboard.cli.console import (
     is_debugging,
     line_for,
 )
-from aboard.cli.hub import addresses_of, open_boards_port, owner_of, tell_way_in
+from aboard.cli.hub import addresses_of, open_boards_port, owner_of, print_forwarding
 from aboard.runs.manifest import State
 from aboard.storage import canonical, join
 from aboard.track.environment import RunPlace
-from aboard.track.redaction import command_line
+from aboard.track.redaction import command_to_record
 from aboard.track.run import Run
 from aboard.track.start import begin
 
@@ -153,10 +152,12 @@ def _announce(
         return
     typer.echo(f"The console: {to_console}")
     typer.echo(f"A board:     {to_board}")
-    tell_way_in(sockets, boards)
+    print_forwarding(*(one[0].getsockname()[1] for one in (sockets, boards) if one))
     if sys.stdout.isatty():
         typer.echo("Press Ctrl-C to stop.")
     if browser:
+        from aboard.cli.view import open_in_browser
+
         open_in_browser(to_console)
 
 
@@ -262,7 +263,7 @@ class Learner:
         # Like `aboard.init`, but independent of the environment.
         self.run: Run = begin(
             RunPlace(root, _EXPERIMENT, name, directory=join(root, name)),
-            command_line(),
+            command_to_record(),
             hparams={"learning_rate": rate, "hidden": _HIDDEN, "optimizer": "sgd"},
             rank=-1,
             resume=False,

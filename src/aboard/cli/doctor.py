@@ -23,7 +23,13 @@ from aboard.cli.console import (
     styled,
 )
 from aboard.cli.hub import open_hub
-from aboard.cli.sources import RootOption, exists, parse_sources, refresh_roots
+from aboard.cli.sources import (
+    RootOption,
+    exists,
+    parse_sources,
+    refresh_roots,
+    sources_or_roots,
+)
 from aboard.cli.view import SHOWN
 from aboard.runs.units import counted, format_age, format_size
 from aboard.storage import StorageError
@@ -84,14 +90,11 @@ def doctor(
         return
     from aboard.doctor.examination import drop_repeats, examine, examine_index
     from aboard.index import Index
-    from aboard.runs.catalog import find_roots
 
-    sources = source or find_roots(root or ())
-    if not sources:
-        raise WrongUsage(
-            "./runs not found. Name what to examine: aboard doctor SOURCE or --engine NAME. Or set"
-            " ABOARD_ROOT or --root."
-        )
+    missing = (
+        "Name what to examine: aboard doctor SOURCE or --engine NAME. Or set ABOARD_ROOT or --root."
+    )
+    sources = sources_or_roots(source, root, missing)
     with Index() as index:
         places, examined = _places(index, sources, root or ())
         for text in dict.fromkeys(places):

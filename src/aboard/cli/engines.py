@@ -84,7 +84,7 @@ def engines(json: JsonOption = False) -> None:
 
 
 def _hub() -> Client:
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     return open_hub_for((), notify=notify)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 import typer
 
 from aboard.cli.console import Failure, WrongUsage, notify
-from aboard.cli.index import name_of, sources_or_roots
+from aboard.cli.index import name_of
 from aboard.cli.sources import (
     LimitOption,
     OpenSource,
@@ -37,6 +37,7 @@ from aboard.cli.sources import (
     matches,
     open_sources,
     parse_question,
+    sources_or_roots,
 )
 from aboard.runs.units import counted
 

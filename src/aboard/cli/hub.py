@@ -72,10 +72,9 @@ def open_hub(*, revive: bool = False, seconds: float = 120.0) -> Client:
     `seconds` is the timeout of its requests.
     """
     from aboard.sdk.client import Client
-    from aboard.sdk.personal import find_hub, last_hub, start_personal
+    from aboard.sdk.personal import require_hub
 
-    if revive and find_hub() is None and last_hub() is not None:
-        start_personal(notify=notify)
+    require_hub(start=revive, first=False, roots=(), notify=notify)
     return Client(start=False, seconds=seconds)
 
 
@@ -301,14 +300,24 @@ def _announce(
     typer.echo(f"{'Your hub' if hub.personal else 'The hub'}: {url}")
     if not settings.certificate and (warning := exposure(settings.host)) is not None:
         notify(warning)
-    tell_way_in(sockets, boards)
+    print_forwarding(*(one[0].getsockname()[1] for one in (sockets, boards) if one))
 
 
-def tell_way_in(*listeners: Sequence[socket.socket]) -> None:
-    """Print how to reach this hub from the other end of an SSH session."""
+def print_forwarding_to(hub: KnownHub) -> None:
+    """Print how to reach a hub on this machine from the other end of an SSH session."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(hub.url)
+    if parts.hostname == "localhost" and parts.port:
+        print_forwarding(parts.port, *([hub.boards_port] if hub.boards_port else []))
+
+
+def print_forwarding(*ports: int) -> None:
+    """Print how to reach ports of this machine from the other end of an SSH session."""
+    if not os.environ.keys() & {"SSH_CONNECTION", "SLURM_SUBMIT_HOST"}:
+        return  # before the slow import
     from aboard.web import forwarding_hint
 
-    ports = [one[0].getsockname()[1] for one in listeners if one]
     if (command := forwarding_hint(os.environ, *ports)) is not None:
         typer.echo(f"From your own machine, first: {command}")
 
@@ -449,8 +458,8 @@ def login(
     json: JsonOption = False,
 ) -> None:
     """Use a team's hub from now on."""
-    from aboard.sdk.client import Client, log_in
-    from aboard.sdk.personal import forget_login, write_login
+    from aboard.sdk.client import Client
+    from aboard.sdk.personal import forget_login, log_in, write_login
 
     if forget:
         if url is not None:
@@ -668,16 +677,19 @@ def secret_state(secret: dict[str, Any]) -> str:
     return "expired" if ends is not None and ends <= time.time() else "valid"
 
 
+def expiry_of(secret: dict[str, Any]) -> str:
+    ends = secret["expires"]
+    return f"in {age(ends)}" if ends and secret_state(secret) == "valid" else "-"
+
+
 def _token_row(token: dict[str, Any]) -> list[str]:
-    state = secret_state(token)
-    ends = token["expires"]
     return [
         token["id"],
         token["user"],
         token["name"] or "-",
-        state,
+        secret_state(token),
         age(token["created"]),
-        f"in {age(ends)}" if ends and state == "valid" else "-",
+        expiry_of(token),
         f"{age(token['last_used'])} ago" if token["last_used"] else "never",
     ]
 

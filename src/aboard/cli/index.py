@@ -38,6 +38,7 @@ from aboard.cli.sources import (
     open_sources,
     parse_question,
     place_of,
+    sources_or_roots,
 )
 from aboard.runs.units import counted, format_elapsed, format_size
 
@@ -60,24 +61,6 @@ _TAG_HEADS = ("RUN", "TAG", "KIND", "POINTS", "FIRST STEP", "LAST STEP", "LAST V
 _LEAST = ("FIRST EVENT", "EVENTS", "FILES", "TAGS", "FIRST STEP", "KIND", "POINTS", "LAST STEP")
 _SHORTEST = {"TAG": 16, "RUN": 16}
 _TEXTS = {"RUN", "TAG", "KIND", "FIRST EVENT"}
-
-
-def sources_or_roots(
-    sources: Sequence[str] | None, roots: Sequence[str] | None, missing: str
-) -> Sequence[str]:
-    """Return the sources that a command names, else the roots.
-
-    Raises:
-        WrongUsage: there are neither; `missing` says what to do.
-    """
-    if sources:
-        return sources
-    from aboard.runs.catalog import find_roots
-
-    found = find_roots(roots or ())
-    if not found:
-        raise WrongUsage(f"./runs not found. {missing}")
-    return found
 
 
 def ls(

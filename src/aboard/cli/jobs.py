@@ -275,9 +275,9 @@ def _preview(jobs: Jobs, request: JobRequest, *, json: bool) -> None:
 
 def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
     """Start a board of a job; if that fails, the job continues without one."""
-    from aboard.cli.boards import tell_way
+    from aboard.cli.hub import print_forwarding_to
     from aboard.sdk import HubError
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     record = status.record
     try:
@@ -291,7 +291,7 @@ def _board(status: JobStatus, *, quiet: bool) -> dict[str, Any]:
         return {"board": None}
     if not quiet:
         typer.echo(f"{made.name} ({made.id}): {link}")
-        tell_way(client.hub)
+        print_forwarding_to(client.hub)
         sys.stdout.flush()
     return {"board": made.document | {"link": link}}
 

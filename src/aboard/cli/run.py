@@ -187,7 +187,7 @@ def _begin(
     from aboard.runs.catalog import BadName, RunExists
     from aboard.runs.manifest import BadManifest
     from aboard.track.environment import NoLaunch, find_place, find_rank
-    from aboard.track.redaction import command_line
+    from aboard.track.redaction import command_to_record
     from aboard.track.start import begin
 
     try:
@@ -202,7 +202,7 @@ def _begin(
         several = ranks == "all" and find_rank().size > 1
         return begin(
             place,
-            command_line(command),
+            command_to_record(command),
             resume=resume,
             ranks="all" if several else "first",
             **options,

@@ -7,6 +7,7 @@ run begins with that of its source, so that names are unique.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -92,8 +93,109 @@ SortOption = Annotated[
     ),
     Completer(fields_like),
 ]
+_NUMBER = re.compile(r"[0-9]+(-[0-9]+)?")
 _INTERNAL_TAGS = "_hparams_/"  # added by writers of hyperparameters
 LimitOption = Annotated[int | None, typer.Option(metavar="N", help="Show at most N runs.", min=1)]
+
+
+# Which roots.
+
+
+def sources_or_roots(
+    sources: Sequence[str] | None, roots: Sequence[str] | None, missing: str
+) -> Sequence[str]:
+    """Return the sources that a command names, else the roots.
+
+    Raises:
+        WrongUsage: there are neither; `missing` says what to do.
+    """
+    if sources:
+        return sources
+    from aboard.runs.catalog import find_roots
+
+    found = find_roots(roots or ())
+    if not found:
+        raise WrongUsage(_not_found(missing))
+    return found
+
+
+def _not_found(missing: str) -> str:
+    return f"./runs not found. {missing}"
+
+
+def search_roots(selectors: Sequence[Selector], roots: Sequence[str]) -> list[str]:
+    """Return where to find what selectors select: the roots, and the paths among the selectors.
+
+    If all are paths, only `roots` that were given are searched, not the default.
+    """
+    from aboard.runs.catalog import find_roots
+
+    places = [one.place for one in selectors if one.place]
+    only_places = bool(places) and len(places) == len(selectors)
+    return [*([] if only_places and not roots else find_roots(roots)), *places]
+
+
+def names_among(selectors: Sequence[str]) -> list[str]:
+    """Return the selectors that are neither paths nor URIs."""
+    from aboard.runs.selectors import is_path
+
+    return [one for one in selectors if not is_path(one) and not exists(one)]
+
+
+def check_names(selectors: Sequence[str], roots: Sequence[str]) -> None:
+    """Check that each selector matches a run or a job below some roots, unless one is a bucket.
+
+    Raises:
+        NothingMatches: one matches none.
+    """
+    if any(map(is_remote, roots)):
+        return
+    from aboard.index import Index
+    from aboard.index.library import Library
+
+    with Index() as index:
+        library = Library(index, roots)
+        refresh_roots(library)
+        library.resolve(library.parse(selectors))
+
+
+def condition_below(roots: Sequence[str], where: str | None) -> str:
+    """Return a condition that restricts another to runs below some roots."""
+    import orjson
+
+    found = " or ".join(f"root == {orjson.dumps(uri).decode()}" for uri in roots)
+    return f"({found}) and ({where})" if where else found
+
+
+def narrow_selectors(selectors: Sequence[str], runs: Sequence[str]) -> list[str]:
+    """Return the selectors of `--runs`: `cifar10` with `1,4` becomes `cifar10/1` and `cifar10/4`.
+
+    Runs named with their experiment do not change, and none do if no experiment is named. A number
+    next to an experiment is another run, as in `cifar10 --runs 1 4`.
+    """
+    listed = [one.strip() for text in runs for one in text.split(",") if one.strip()]
+    if not listed and not selectors:
+        raise WrongUsage("--runs names no run.")
+    if not listed:
+        return list(selectors)
+    from aboard.runs.selectors import is_path
+
+    for one in selectors:
+        if is_path(one) or set(one) & set(":,"):
+            raise WrongUsage(f"--runs requires an experiment; {one!r} is not one.")
+    words = [one for one in selectors if "/" not in one]
+    numbers = [one for one in words if _NUMBER.fullmatch(one)]
+    if len(numbers) == len(words):
+        numbers = []  # an experiment can be named 7
+    experiments = [one for one in words if one not in numbers]
+    named = [one for one in (*selectors, *listed) if "/" in one]
+    short = [one for one in (*listed, *numbers) if "/" not in one]
+    if not short:
+        for experiment in experiments:
+            if not any(one.startswith(f"{experiment}/") for one in named):
+                raise WrongUsage(f"--runs names no run of {experiment!r}.")
+        return named
+    return [*named, *(f"{one}/{run}" for one in experiments for run in short)] or short
 
 
 class SelectedRuns:
@@ -134,20 +236,15 @@ def select_runs(
     tells whether a word that could be an experiment is a path instead.
     """
     from aboard.index.library import Library
-    from aboard.runs.catalog import find_roots
 
     selectors = Library.parse(texts, exists=is_path)
-    places = [one.place for one in selectors if one.place]
-    only_places = bool(places) and len(places) == len(selectors)
-    searched = [] if only_places and not roots else find_roots(roots)
-    if not searched and not places:
-        raise Failure(
-            "./runs not found. Name the directory of the runs with --root or ABOARD_ROOT."
-        )
-    library = Library(index, [*searched, *places])
+    library = Library(index, search_roots(selectors, roots))
+    if not library.uris:
+        missing = "Name the directory of the runs with --root or ABOARD_ROOT."
+        raise Failure(_not_found(missing))
     problems = refresh_roots(library)
     runs = library.find(selectors, unambiguous=unambiguous)
-    for place in () if problems else places:
+    for place in () if problems else filter(None, [one.place for one in selectors]):
         if not any(is_below(run.uri, place) for run in library.runs()):
             raise Failure(f"{place}: no runs found in it or below it. Check the path.")
     found = SelectedRuns(runs, problems, library)
@@ -385,6 +482,11 @@ def parse_question(
         return Question.parse(where, each_field(sort or ()), limit, each_field(group_by))
 
 
+def nothing_matches(where: str) -> str:
+    """Write that a board shows no run yet."""
+    return f"no run matches --where {where!r} yet; the board shows such runs as soon as they exist."
+
+
 @contextmanager
 def suggesting_fields(texts: Sequence[str], roots: Sequence[str]) -> Iterator[None]:
     """Suggest names that some run has, of a source, a selector or a root, for an unknown field."""
@@ -399,13 +501,9 @@ def suggesting_fields(texts: Sequence[str], roots: Sequence[str]) -> Iterator[No
 def _suggestion(error: UnknownField, texts: Sequence[str], roots: Sequence[str]) -> UnknownField:
     from aboard.index import Index
     from aboard.index.library import Library
-    from aboard.runs.catalog import find_roots
 
     with suppress(OSError, RunsError, StorageError), Index() as index:
-        selectors = Library.parse(texts, exists=exists)
-        places = [one.place for one in selectors if one.place]
-        only_places = bool(places) and len(places) == len(selectors)
-        library = Library(index, places if only_places else [*find_roots(roots), *places])
+        library = Library(index, search_roots(Library.parse(texts, exists=exists), roots))
         for root in library.uris:
             if not is_remote(root):  # of a bucket, the index knows the runs
                 library.refresh(root, marks=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -37,11 +38,14 @@ from aboard.cli.sources import (
     SortOption,
     WhereOption,
     check_readable,
+    nothing_matches,
     parse_question,
     parse_sources,
     place_of,
     read_runs,
     refresh_roots,
+    search_roots,
+    sources_or_roots,
     suggesting_fields,
 )
 from aboard.runs.units import format_duration, parse_duration
@@ -212,21 +216,16 @@ def view(
         raise WrongUsage(f"the {name} engine does not support --group-by. Remove it.")
     limits = _parse_samples(samples or ())
     local.confine(confine or ())
-    roots = find_roots(root or ())
-    shown = source or roots
-    if not shown:
-        raise WrongUsage(
-            "./runs not found. Name what to show: aboard view DIRECTORY. Or set"
-            " ABOARD_ROOT or --root."
-        )
+    missing = "Name what to show: aboard view DIRECTORY. Or set ABOARD_ROOT or --root."
+    shown = sources_or_roots(source, root, missing)
     spec = make_spec(
         shown,
-        roots,
+        find_roots(root or ()),
         template=template,
         title=title,
         include=include or (),
         exclude=exclude or (),
-        question=parse_question(where, sort, limit, texts=shown, roots=roots),
+        question=parse_question(where, sort, limit, texts=shown, roots=root or ()),
         grouping=grouping,
     )
     if not wait and not spec.selects_runs:
@@ -236,7 +235,7 @@ def view(
     sockets = listen(host, port)
     serve_board(
         spec,
-        roots,
+        root or (),
         access,
         sockets,
         host,
@@ -417,13 +416,14 @@ def _storage_error(source: Source) -> StorageError | None:
 
 def _roots_of(spec: BoardSelection, roots: Sequence[str]) -> list[str]:
     """Return the roots to search; a question also applies to runs below paths."""
-    places = [one.place for one in spec.selectors if one.place]
-    searched = list(roots) if len(places) < len(spec.selectors) else []
-    return [*searched, *places] if spec.question is not None else searched
+    if spec.question is not None:
+        return search_roots(spec.selectors, roots)
+    words = [one for one in spec.selectors if not one.place]
+    return search_roots(words, roots) if words else []
 
 
 def _read_and_check(library: Library, selectors: Sequence[Selector], question: Question) -> None:
-    """Read what a question needs; a later run may have a name that is missing now."""
+    """Read what a question needs; a later run may have what is missing now, or match."""
     from aboard.runs.question import BadQuestion
 
     read_runs(library, library.candidates(selectors, question) or ())
@@ -431,6 +431,9 @@ def _read_and_check(library: Library, selectors: Sequence[Selector], question: Q
         library.table().check(question)
     except BadQuestion as error:
         notify(f"{error} The board starts anyway, because a later run may have it.")
+        return
+    if question.where is not None and not library.members(selectors, question):
+        notify(f"{nothing_matches(question.text)} {library.hint_for_nothing(question)}".rstrip())
 
 
 def _end(seconds: float) -> None:
@@ -540,6 +543,34 @@ def open_link(link: str, closed: threading.Event) -> None:
     with suppress(OSError), own_file(Path.home(), "aboard", ".html", page) as path:
         controller.open(path.as_uri())
         closed.wait(_TO_OPEN_SECONDS)
+
+
+_OPENER = """
+import sys, threading
+from aboard.cli.view import open_link
+open_link(sys.stdin.readline().strip(), threading.Event())
+"""
+
+
+def open_in_browser(link: str) -> None:
+    """Open a link in a browser, if there is one, without waiting for it.
+
+    A background process removes the page that redirects to the link some time after this command
+    has exited. It reads the link from standard input, which no process list shows.
+    """
+    if not can_open():
+        return
+    opener = subprocess.Popen(
+        [sys.executable, "-P", "-c", _OPENER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    if opener.stdin is not None:
+        with opener.stdin as pipe:
+            pipe.write(link)
 
 
 def _engine(text: str) -> Engine:

@@ -252,11 +252,11 @@ class Auth:
         Raise `TooManyAttempts` if there are too many from this address or for this user.
         """
         sources = sources_of(address, name)
-        give_back = await self._turns.take(sources)
+        release = await self._turns.take(sources)
         try:
             user = await query(self._find, name)
         except BaseException:
-            give_back()
+            release()
             raise
         stored = user.password if user is not None else None
         try:
@@ -269,7 +269,7 @@ class Auth:
             if not await self.throttle.hold():
                 raise TooManyAttempts
             raise AuthError("wrong user name or password.", "Try again, or ask an admin.")
-        give_back()
+        release()
         if user.password is not None and self._passwords.is_outdated(user.password):
             with suppress(TooManyAttempts):  # the next login renews it
                 hashed = await asyncio.wrap_future(self._passwords.hash(password, sources))
@@ -602,7 +602,7 @@ class Passwords:
 
 
 class Turns:
-    """Limits attempts per address and per account, like `Throttle.turn`.
+    """Limits attempts per address and per account, like `Throttle.acquire`.
 
     Each source has its own turns, so that an attacker uses up only those of its address and of the
     account under attack. Only the most recent sources are remembered.
@@ -616,20 +616,20 @@ class Turns:
         """Wait for a turn of every source; return a function that gives the turns back."""
         taken: list[Throttle] = []
 
-        def give_back() -> None:
+        def release() -> None:
             for one in taken:
-                one.give_back()
+                one.release()
 
         for source in sources:
             throttle = self._throttles.pop(source, None) or replace(self._like)
             self._throttles[source] = throttle
             if len(self._throttles) > _MAX_SOURCES:
                 self._throttles.popitem(last=False)
-            if not await throttle.turn():
-                give_back()
+            if not await throttle.acquire():
+                release()
                 raise TooManyAttempts
             taken.append(throttle)
-        return give_back
+        return release
 
 
 def sources_of(address: str, account: str) -> list[str]:

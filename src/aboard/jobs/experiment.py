@@ -347,7 +347,7 @@ def _board(jobs: Sequence[Job], *, wait: bool = False, **options: Any) -> Board:
 def _board_of(
     selectors: Sequence[str], roots: Sequence[str], *, wait: bool, **options: Any
 ) -> Board:
-    from aboard.sdk.client import open_hub_for
+    from aboard.sdk.personal import open_hub_for
 
     board = open_hub_for(selectors, roots=roots).create(selectors, **options)
     return board.wait() if wait else board

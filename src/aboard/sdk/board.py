@@ -1,15 +1,23 @@
-"""A board on a hub: its last document, and methods for its requests."""
+"""A board on a hub: its last document, and methods for its requests.
+
+Also what it shares with the client: selectors as arguments, and whether a board is ready.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urljoin
 
-from aboard.boards.model import BoardFields, BoardOptions, from_document
+from aboard.boards.model import ENDED, INSTANT, BoardFields, BoardOptions, from_document
+from aboard.sdk import BoardFailed, NotReady
 
 if TYPE_CHECKING:
-    from aboard.sdk.client import Client, Selectors
+    from aboard.sdk.client import Client
+
+Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class Board(BoardFields):
@@ -52,7 +60,7 @@ class Board(BoardFields):
             BoardFailed: it ended while waiting.
             NotReady: it is not ready in time.
         """
-        from aboard.sdk.client import one_of, open_hub_for
+        from aboard.sdk.personal import open_hub_for
 
         shown = one_of(selectors, uri)
         board = (client or open_hub_for(shown)).create(shown, new=new, **options)
@@ -152,3 +160,83 @@ def _hub(client: Client | None) -> Client:
     from aboard.sdk.client import Client
 
     return client or Client()
+
+
+# Selectors as arguments.
+
+
+def as_selectors(given: Selectors) -> list[str]:
+    """Return selectors for a hub, with absolute instead of relative paths."""
+    if isinstance(given, (str, os.PathLike)):
+        given = [given]
+    elif isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"selectors are {given!r:.60}, not a path, URI or selector, or several")
+    return [absolute(one) for one in given]
+
+
+def one_of(selectors: Selectors | None, uri: Selectors | None) -> Selectors:
+    """Return the argument of `create`, which has two names."""
+    if (selectors is None) == (uri is None):
+        raise TypeError("create() takes either selectors or uri")
+    return selectors if selectors is not None else uri or ()
+
+
+def absolute(one: str | os.PathLike[str]) -> str:
+    from aboard.runs.selectors import is_path
+    from aboard.storage import canonical
+
+    if not isinstance(one, str | os.PathLike):
+        raise TypeError(f"{one!r:.60}, one of the selectors, is not a path, URI or selector")
+    text = os.fspath(one)
+    if not isinstance(one, str) or is_path(text) or _exists(text):
+        return canonical(text)
+    return text
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+# Waiting for boards.
+
+
+def is_ready(board: Board, *, data: bool) -> bool:
+    """Return whether a board runs and, if `data`, shows some runs.
+
+    Raises:
+        BoardFailed: it has ended.
+        NotReady: its sources cannot be read.
+    """
+    if board.state in ENDED:
+        raise _ended_error(board)
+    if board.state != "running":
+        return False
+    if data and not board.runs and board.problems:
+        message = f"board {board.name} has no data: {board.problems[0]}"
+        hint = "The board shows data as soon as the source can be read."
+        raise NotReady(message, hint, code="not_ready")
+    return bool(board.runs) or not data
+
+
+def _ended_error(board: Board) -> BoardFailed:
+    reason = f": {board.reason}" if board.reason else ""
+    message = f"board {board.name} has ended ({board.state}){reason}".rstrip(".") + "."
+    hint = f"Start it again with: aboard restart {board.id}"
+    if board.on != INSTANT:
+        hint = f"See its log: aboard logs {board.id}. {hint}"
+    return BoardFailed(message, hint, state=board.state, reason=board.reason)
+
+
+def not_ready_error(board: Board, seconds: float) -> NotReady:
+    reason = f" ({board.reason})" if board.reason else ""
+    if board.state == "stopping":
+        message = f"board {board.name} is still stopping after {seconds:g} s{reason}."
+        hint = f"The hub keeps trying. If its engine is gone: aboard delete {board.id} --force"
+    else:
+        what = board.condition or f"it is {board.state}"
+        message = f"board {board.name} is not ready after {seconds:g} s: {what}{reason}."
+        hint = f"Try again later: aboard describe {board.id}"
+    return NotReady(message, hint, code="not_ready")

@@ -1,44 +1,39 @@
-"""The hub's REST API from Python: `Client` has one method per request, `AsyncClient` awaits them.
+"""The hub's REST API from Python: `Client` has one method per request.
 
-Each request uses its own connection, so threads may share a client. Finding the hub is left to
-`personal`.
+Each request uses its own connection, so threads may share a client. Finding the hub, and starting
+the user's own, is left to `personal`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, get_type_hints
+from typing import Any, Unpack, get_type_hints
 
 from aboard.boards.model import ENDED, INSTANT, BoardChanges, BoardOptions
-from aboard.sdk import BoardFailed, HubError, NotFound, NotReady, Unreachable, error_of
-from aboard.sdk.board import Board
-from aboard.sdk.personal import KnownHub, find_hub, start_personal
+from aboard.sdk import HubError, NotFound, NotReady, Unreachable, error_of
+from aboard.sdk.board import (
+    Board,
+    Selectors,
+    absolute,
+    as_selectors,
+    is_ready,
+    not_ready_error,
+    one_of,
+)
+from aboard.sdk.personal import KnownHub, require_hub
 
-Selectors = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Document = dict[str, Any]
 Documents = list[Document]
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 _FIRST_POLL_SECONDS, _LAST_POLL_SECONDS = 0.02, 1.0
 _LAST_JOB_POLL_SECONDS = 5.0
@@ -69,26 +64,15 @@ class Client:
         start: bool = True,
         seconds: float = 120.0,
     ) -> None:
-        from aboard.runs.catalog import find_roots
-
         for name, value in (("url", url), ("token", token)):
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"{name} is {value!r:.60}, not a string")
-        known = find_hub(url, token)
-        if known is None and start:
-            known = start_personal(find_roots(()))
-        if known is None:
-            raise Unreachable(
-                "no hub is running, and none is configured.",
-                "Start a board, which starts your own hub: aboard start SELECTOR",
-                code="no_hub",
-            )
-        self.hub: KnownHub = known
+        self.hub: KnownHub = require_hub(url, token, start=start)
         self._seconds = seconds
-        parts = urllib.parse.urlsplit(known.url)
+        parts = urllib.parse.urlsplit(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise Unreachable(
-                f"{known.url!r} is not a valid hub address.", "Use https://HOST.", code="bad_url"
+                f"{self.url!r} is not a valid hub address.", "Use https://HOST.", code="bad_url"
             )
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
         if parts.hostname in _LOOPBACK:
@@ -184,26 +168,13 @@ class Client:
             BoardFailed: it has ended.
             NotReady: it is not ready in time, or its sources cannot be read.
         """
-        deadline = time.monotonic() + seconds
-        pause = _FIRST_POLL_SECONDS
-        while True:
+        for _ in _polls(seconds, _LAST_POLL_SECONDS):
             now = self.get(board)
             if on_change is not None:
                 on_change(now)
-            if until is not None:
-                if until(now):
-                    return now
-            elif now.state in ENDED:
-                raise _ended(now)
-            elif now.state == "running" and (now.runs or not data):
+            if until(now) if until is not None else is_ready(now, data=data):
                 return now
-            elif now.state == "running" and now.problems:
-                raise _unreadable(now)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _not_ready(now, seconds)
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LAST_POLL_SECONDS)
+        raise not_ready_error(now, seconds)
 
     def stop(
         self,
@@ -400,7 +371,7 @@ class Client:
             "workdir": str(Path(workdir or ".").absolute()),
         }
         if root is not None:
-            body["root"] = _absolute(Path(root) if "://" not in os.fspath(root) else root)
+            body["root"] = absolute(Path(root) if "://" not in os.fspath(root) else root)
         return self._document("POST", "/jobs", body)
 
     def stop_job(self, job: str, *, now: bool = False) -> Document:
@@ -435,23 +406,17 @@ class Client:
         Raises:
             NotReady: it has not ended in time.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        pause = _FIRST_POLL_SECONDS
-        while True:
+        for _ in _polls(seconds, _LAST_JOB_POLL_SECONDS):
             now = self.job(job)
             if on_change is not None:
                 on_change(now)
             if now["exit_code"] is not None:
                 return now
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise NotReady(
-                    f"job {now['id']} is {now['state']} after {seconds:g} s.",
-                    f"It keeps running. See its state: aboard jobs show {now['id']}",
-                    code="not_ready",
-                )
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, _LAST_JOB_POLL_SECONDS)
+        raise NotReady(
+            f"job {now['id']} is {now['state']} after {seconds:g} s.",
+            f"It keeps running. See its state: aboard jobs show {now['id']}",
+            code="not_ready",
+        )
 
     # Runs.
 
@@ -569,17 +534,13 @@ class Client:
         added = {"where": where, "sort": list(_several(sort)) or None, "limit": limit}
         added["counts"] = counts or None
         body |= {name: value for name, value in added.items() if value is not None}
-        deadline, pause = time.monotonic() + seconds, _FIRST_POLL_SECONDS
-        while True:
+        for _ in _polls(seconds, _LAST_POLL_SECONDS):
             with self._request("POST", "/series", body) as response:
                 content = response.read()
             end = 8 + int.from_bytes(content[4:8], "little")
             header = json.loads(content[8:end])
-            left = deadline - time.monotonic()
-            if not header["unread"] or left <= 0:
+            if not header["unread"]:
                 break
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LAST_POLL_SECONDS)
         found: Documents = header["series"]
         numbers = np.frombuffer(content, "<f8", offset=end)
         for one in found:
@@ -728,7 +689,7 @@ class Client:
 
     def add_root(self, root: str | os.PathLike[str]) -> Document:
         """Add a root, for administrators and on your own hub; an existing one does not change."""
-        return self._document("POST", "/roots", {"uri": _absolute(root)})
+        return self._document("POST", "/roots", {"uri": absolute(root)})
 
     # Saved views.
 
@@ -960,66 +921,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def as_selectors(given: Selectors) -> list[str]:
-    """Return selectors for a hub, with absolute instead of relative paths."""
-    if isinstance(given, (str, os.PathLike)):
-        given = [given]
-    elif isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"selectors are {given!r:.60}, not a path, URI or selector, or several")
-    return [_absolute(one) for one in given]
-
-
-def one_of(selectors: Selectors | None, uri: Selectors | None) -> Selectors:
-    """Return the argument of `create`, which has two names."""
-    if (selectors is None) == (uri is None):
-        raise TypeError("create() takes either selectors or uri")
-    return selectors if selectors is not None else uri or ()
-
-
-def _absolute(one: str | os.PathLike[str]) -> str:
-    from aboard.runs.selectors import is_path
-    from aboard.storage import canonical
-
-    if not isinstance(one, str | os.PathLike):
-        raise TypeError(f"{one!r:.60}, one of the selectors, is not a path, URI or selector")
-    text = os.fspath(one)
-    if not isinstance(one, str) or is_path(text) or _exists(text):
-        return canonical(text)
-    return text
-
-
-def _exists(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _ended(board: Board) -> BoardFailed:
-    reason = f": {board.reason}" if board.reason else ""
-    message = f"board {board.name} has ended ({board.state}){reason}".rstrip(".") + "."
-    hint = f"Start it again with: aboard restart {board.id}"
-    if board.on != INSTANT:
-        hint = f"See its log: aboard logs {board.id}. {hint}"
-    return BoardFailed(message, hint, state=board.state, reason=board.reason)
-
-
-def _unreadable(board: Board) -> NotReady:
-    message = f"board {board.name} has no data: {board.problems[0]}"
-    hint = "The board shows data as soon as the source can be read."
-    return NotReady(message, hint, code="not_ready")
-
-
-def _not_ready(board: Board, seconds: float) -> NotReady:
-    reason = f" ({board.reason})" if board.reason else ""
-    if board.state == "stopping":
-        message = f"board {board.name} is still stopping after {seconds:g} s{reason}."
-        hint = f"The hub keeps trying. If its engine is gone: aboard delete {board.id} --force"
-    else:
-        what = board.condition or f"it is {board.state}"
-        message = f"board {board.name} is not ready after {seconds:g} s: {what}{reason}."
-        hint = f"Try again later: aboard describe {board.id}"
-    return NotReady(message, hint, code="not_ready")
+def _polls(seconds: float | None, longest: float) -> Iterator[None]:
+    """Yield with growing pauses of at most `longest`, the last time after `seconds`."""
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    pause = _FIRST_POLL_SECONDS
+    yield
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, longest)
+        yield
 
 
 def _given(options: Mapping[str, Any], known: type) -> Document:
@@ -1070,22 +980,6 @@ def _parsed_events(response: HTTPResponse) -> Iterator[Document | None]:
                 yield None
 
 
-def log_in(url: str, user: str, password: str, *, name: str = "", lasts: str = "90d") -> str:
-    """Create a token with a user's name and password, and return its secret."""
-    client = Client(url, token="")
-    client.hub = client.hub._replace(token="")
-    with client._request("POST", "/login", {"user": user, "password": password}) as response:
-        cookie = (response.headers["set-cookie"] or "").partition(";")[0]
-    parts = urllib.parse.urlsplit(client.url)
-    # Requests with a session need the headers of a browser, because the hub checks their origin.
-    origin = f"{parts.scheme}://{parts.netloc}"
-    headers = {"cookie": cookie, "origin": origin, "x-aboard-csrf": "1"}
-    body = {"name": name, "lasts": lasts}
-    made = client._document("POST", "/tokens", body, headers=headers)
-    with client._request("POST", "/logout", headers=headers):
-        return str(made["token"])
-
-
 def _question(
     selectors: Selectors,
     where: str | None,
@@ -1100,204 +994,3 @@ def _question(
 
 def _several(texts: str | Sequence[str]) -> Sequence[str]:
     return [texts] if isinstance(texts, str) else texts
-
-
-def open_hub_for(
-    selectors: Selectors,
-    *,
-    roots: Sequence[str] = (),
-    notify: Callable[[str], None] = lambda _: None,
-) -> Client:
-    """Return a hub that can resolve selectors; start your own hub if needed, and add `roots` to it.
-
-    Only names of runs need a root. `roots` are by default `ABOARD_ROOT` or `./runs`; those given
-    must exist. A team's hub must already have them. `notify` is called with messages for the user.
-    """
-    from aboard.runs.catalog import find_roots
-
-    searched = find_roots(roots)
-    known = find_hub()
-    if known is None or known.how == "personal":  # a team's hub may be on another machine
-        for place in searched if roots else ():
-            if "://" not in place and not Path(place).is_dir():
-                raise HubError(f"{place}: no such directory.", "Check the path.", code="not_found")
-    if known is None:
-        known = start_personal(searched, notify=notify)
-    client = Client()
-    by_name = any("://" not in one and not one.startswith("/") for one in as_selectors(selectors))
-    if not roots and (known.how != "personal" or not by_name):
-        return client
-    present = {root["uri"] for root in client.roots()}
-    if missing := [root for root in searched if root not in present]:
-        if known.how != "personal":
-            raise HubError(
-                f"{missing[0]} is not a root of {client.url}.",
-                f"Its roots are {', '.join(sorted(present)) or 'none'}.",
-                code="outside_roots",
-            )
-        for root in missing:
-            client.add_root(Path(root) if "://" not in root else root)
-        notify(f"added to the roots of your hub: {', '.join(missing)}.")
-    return client
-
-
-async def _to_thread(
-    function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
-) -> Result:
-    from asyncio import to_thread  # slow to import: a fifth of the time of a command
-
-    return await to_thread(function, *arguments, **options)
-
-
-def _in_thread(
-    method: Callable[Concatenate[Client, Arguments], Result],
-) -> Callable[Concatenate[AsyncClient, Arguments], Awaitable[Result]]:
-    async def call(
-        self: AsyncClient, /, *arguments: Arguments.args, **options: Arguments.kwargs
-    ) -> Result:
-        return await _to_thread(method, self.client, *arguments, **options)
-
-    call.__doc__ = method.__doc__
-    return call
-
-
-class AsyncClient:
-    """A hub, used without blocking the event loop; its methods are those of `Client`.
-
-    Args:
-        client: the hub; by default that of `Client()`.
-    """
-
-    def __init__(self, client: Client | None = None) -> None:
-        self._client = client
-
-    @property
-    def client(self) -> Client:
-        if self._client is None:
-            self._client = Client()
-        return self._client
-
-    me = _in_thread(Client.me)
-    create = _in_thread(Client.create)
-    get = _in_thread(Client.get)
-    list = _in_thread(Client.list)
-    wait = _in_thread(Client.wait)
-    stop = _in_thread(Client.stop)
-    restart = _in_thread(Client.restart)
-    delete = _in_thread(Client.delete)
-    change = _in_thread(Client.change)
-    select = _in_thread(Client.select)
-    history = _in_thread(Client.history)
-    fetch = _in_thread(Client.fetch)
-    console_link = _in_thread(Client.console_link)
-    link = _in_thread(Client.link)
-    share = _in_thread(Client.share)
-    shares = _in_thread(Client.shares)
-    unshare = _in_thread(Client.unshare)
-    engines = _in_thread(Client.engines)
-    try_engine = _in_thread(Client.try_engine)
-    trial = _in_thread(Client.trial)
-    jobs = _in_thread(Client.jobs)
-    job = _in_thread(Client.job)
-    job_members = _in_thread(Client.job_members)
-    submit = _in_thread(Client.submit)
-    stop_job = _in_thread(Client.stop_job)
-    retry_job = _in_thread(Client.retry_job)
-    delete_job = _in_thread(Client.delete_job)
-    wait_job = _in_thread(Client.wait_job)
-    runs = _in_thread(Client.runs)
-    count_runs = _in_thread(Client.count_runs)
-    group_runs = _in_thread(Client.group_runs)
-    run = _in_thread(Client.run)
-    run_metrics = _in_thread(Client.run_metrics)
-    run_files = _in_thread(Client.run_files)
-    run_boards = _in_thread(Client.run_boards)
-    run_media = _in_thread(Client.run_media)
-    run_blob = _in_thread(Client.run_blob)
-    logged = _in_thread(Client.logged)
-    change_run = _in_thread(Client.change_run)
-    delete_run = _in_thread(Client.delete_run)
-    examine_run = _in_thread(Client.examine_run)
-    series = _in_thread(Client.series)
-    facet = _in_thread(Client.facet)
-    fields = _in_thread(Client.fields)
-    roots = _in_thread(Client.roots)
-    add_root = _in_thread(Client.add_root)
-    views = _in_thread(Client.views)
-    save_view = _in_thread(Client.save_view)
-    delete_view = _in_thread(Client.delete_view)
-    users = _in_thread(Client.users)
-    add_user = _in_thread(Client.add_user)
-    set_role = _in_thread(Client.set_role)
-    set_password = _in_thread(Client.set_password)
-    remove_user = _in_thread(Client.remove_user)
-    limits = _in_thread(Client.limits)
-    sessions = _in_thread(Client.sessions)
-    end_session = _in_thread(Client.end_session)
-    tokens = _in_thread(Client.tokens)
-    create_token = _in_thread(Client.create_token)
-    revoke_token = _in_thread(Client.revoke_token)
-
-    def logs(
-        self, board: str | Board, *, tail: int | None = None, follow: bool = False
-    ) -> AsyncGenerator[bytes]:
-        """Yield the log of an isolated board in chunks; with `follow`, as it grows."""
-        return _in_threads(self.client.logs(board, tail=tail, follow=follow))
-
-    def job_logs(
-        self,
-        job: str,
-        member: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-    ) -> AsyncGenerator[bytes]:
-        """Yield the log of a member in chunks; with `follow`, until it ends."""
-        return _in_threads(self.client.job_logs(job, member, tail=tail, follow=follow))
-
-    def run_file(self, run: str | Document, name: str) -> AsyncGenerator[bytes]:
-        """Yield a file of a run, as `run_files` names it, in chunks."""
-        return _in_threads(self.client.run_file(run, name))
-
-    def run_log(
-        self,
-        run: str | Document,
-        *,
-        tail: int | None = None,
-        offset: int | None = None,
-        follow: bool = False,
-    ) -> AsyncGenerator[bytes]:
-        """Yield the recorded output of a run in chunks; with `follow`, until it ends."""
-        return _in_threads(self.client.run_log(run, tail=tail, offset=offset, follow=follow))
-
-    async def events(
-        self,
-        kinds: Sequence[str] = (),
-        *,
-        follow: Iterable[str | Document] = (),
-        last: str | None = None,
-    ) -> AsyncGenerator[Document]:
-        """Yield the events of the hub until the caller stops iterating."""
-        signs = (event or {} for event in self.client._events(kinds, follow, last))
-        async with aclosing(_in_threads(signs)) as events:
-            async for event in events:
-                if event:
-                    yield event
-
-
-async def _in_threads(chunks: Generator[Result]) -> AsyncGenerator[Result]:
-    closed = threading.Event()
-
-    def next_chunk() -> Result | None:
-        chunk = next(chunks, None)
-        if closed.is_set():
-            chunks.close()
-        return chunk
-
-    try:
-        while (chunk := await _to_thread(next_chunk)) is not None:
-            yield chunk
-    finally:
-        closed.set()
-        with suppress(ValueError):  # a thread still waits for the next chunk and will close it
-            chunks.close()

@@ -1,4 +1,4 @@
-"""Finding the hub to use, and the personal hub: its files, lock, start and roots.
+"""Finding the hub to use, logging in to it, and the personal hub: its files, lock, start and roots.
 
 A user has one personal hub, on loopback. In the state directory, `hub.json` has its address and the
 name of its token file, `hub.lock` is locked while its process runs, and `last-hub.json` has its
@@ -17,11 +17,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from aboard.sdk import AuthError, HubError, Unreachable
 from aboard.system import NotPrivate, file_lock, make_private, try_lock, write_private
+
+if TYPE_CHECKING:
+    from aboard.sdk.board import Selectors
+    from aboard.sdk.client import Client
 
 HUB_FILE, TOKEN_FILE = "hub.json", "hub-token"
 _LOCK_FILE, _START_FILE, _LOG_FILE = "hub.lock", "hub.start.lock", "hub.log"
@@ -106,7 +110,104 @@ def find_hub(url: str | None = None, token: str | None = None) -> KnownHub | Non
     return login or find_personal()
 
 
+def require_hub(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    start: bool = True,
+    first: bool = True,
+    roots: Sequence[str] | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+) -> KnownHub:
+    """Return the hub that `find_hub` finds; if there is none, start the personal hub.
+
+    Args:
+        url: its address.
+        token: its token.
+        start: whether to start the personal hub.
+        first: whether to start it even if the user has never had one.
+        roots: its roots, besides those of the last one; `ABOARD_ROOT` or `./runs` by default.
+        notify: called with messages for the user.
+
+    Raises:
+        Unreachable: there is no hub, or it does not start.
+    """
+    known = find_hub(url, token)
+    if known is None and start and (first or last_hub() is not None):
+        if roots is None:
+            from aboard.runs.catalog import find_roots
+
+            roots = find_roots(())
+        known = start_personal(roots, notify=notify)
+    if known is None:
+        raise Unreachable(
+            "no hub is running, and none is configured.",
+            "Start a board, which starts your own hub: aboard start SELECTOR",
+            code="no_hub",
+        )
+    return known
+
+
+def open_hub_for(
+    selectors: Selectors,
+    *,
+    roots: Sequence[str] = (),
+    notify: Callable[[str], None] = lambda _: None,
+) -> Client:
+    """Return a hub that can resolve selectors; start your own hub if needed, and add `roots` to it.
+
+    Only names of runs need a root. `roots` are by default `ABOARD_ROOT` or `./runs`; those given
+    must exist. A team's hub must already have them. `notify` is called with messages for the user.
+    """
+    from aboard.runs.catalog import find_roots
+    from aboard.sdk.board import as_selectors
+    from aboard.sdk.client import Client
+
+    searched = find_roots(roots)
+    known = find_hub()
+    if roots and (known is None or known.how == "personal"):  # a team's may be on another machine
+        for place in searched:
+            if "://" not in place and not Path(place).is_dir():
+                raise HubError(f"{place}: no such directory.", "Check the path.", code="not_found")
+    require_hub(roots=searched, notify=notify)
+    client = Client(start=False)
+    is_personal = client.hub.how == "personal"
+    by_name = any("://" not in one and not one.startswith("/") for one in as_selectors(selectors))
+    if not roots and not (is_personal and by_name):
+        return client
+    present = {root["uri"] for root in client.roots()}
+    if missing := [root for root in searched if root not in present]:
+        if not is_personal:
+            raise HubError(
+                f"{missing[0]} is not a root of {client.url}.",
+                f"Its roots are {', '.join(sorted(present)) or 'none'}.",
+                code="outside_roots",
+            )
+        for root in missing:
+            client.add_root(Path(root) if "://" not in root else root)
+        notify(f"added to the roots of your hub: {', '.join(missing)}.")
+    return client
+
+
 # The login to a team's hub.
+
+
+def log_in(url: str, user: str, password: str, *, name: str = "", lasts: str = "90d") -> str:
+    """Create a token with a user's name and password, and return its secret."""
+    from aboard.sdk.client import Client
+
+    client = Client(url, token="")
+    client.hub = client.hub._replace(token="")
+    with client._request("POST", "/login", {"user": user, "password": password}) as response:
+        cookie = (response.headers["set-cookie"] or "").partition(";")[0]
+    parts = urlsplit(client.url)
+    # Requests with a session need the headers of a browser, because the hub checks their origin.
+    origin = f"{parts.scheme}://{parts.netloc}"
+    headers = {"cookie": cookie, "origin": origin, "x-aboard-csrf": "1"}
+    body = {"name": name, "lasts": lasts}
+    made = client._document("POST", "/tokens", body, headers=headers)
+    with client._request("POST", "/logout", headers=headers):
+        return str(made["token"])
 
 
 def read_login() -> KnownHub | None:

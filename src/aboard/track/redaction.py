@@ -355,7 +355,7 @@ def _without_value(name: str, value: Any) -> Any:
 # For the record of a run.
 
 
-def command_line(arguments: list[str] | None = None) -> list[str]:
+def command_to_record(arguments: list[str] | None = None) -> list[str]:
     return without_secret_arguments(sys.argv if arguments is None else arguments)
 
 

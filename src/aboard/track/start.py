@@ -49,7 +49,12 @@ from aboard.track.environment import (
     unreachable_notice,
     wait_for_name,
 )
-from aboard.track.redaction import command_line, hparams_to_record, tags_to_record, without_secrets
+from aboard.track.redaction import (
+    command_to_record,
+    hparams_to_record,
+    tags_to_record,
+    without_secrets,
+)
 from aboard.track.run import LastSteps, Run, SilentRun, Stages
 
 if TYPE_CHECKING:
@@ -107,7 +112,7 @@ def init(
     _check_types(experiment, name, root, workspace, job, resume, flush_secs)
     return begin(
         find_place(root, experiment, name),
-        command_line(),
+        command_to_record(),
         hparams=hparams,
         tags=tags,
         workspace=workspace,
@@ -148,7 +153,7 @@ def _check_types(
 def resume(run: Run, **options: Any) -> Run:
     """Open another attempt at a run that this process finished."""
     place = run.place._replace(name=run.name, requested=(None, None))
-    return begin(place, command_line(), resume=True, rewinds=False, **options)
+    return begin(place, command_to_record(), resume=True, rewinds=False, **options)
 
 
 def begin(

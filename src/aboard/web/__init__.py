@@ -14,7 +14,6 @@ from aboard.web.server import (
     listen,
     listen_beside,
     serve,
-    serving,
     urls,
 )
 from aboard.web.tokens import TokenAccess, TokenError, read_token_file
@@ -32,6 +31,5 @@ __all__ = [
     "listen_beside",
     "read_token_file",
     "serve",
-    "serving",
     "urls",
 ]

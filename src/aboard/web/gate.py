@@ -134,7 +134,7 @@ class Throttle:
 
     On a shared machine all clients have the same address, so nothing is counted by address.
     `hold` delays the response to a wrong secret; valid secrets never wait for it. The delay doubles
-    from `first` to `longest`, and a failure is forgotten after `forget` seconds. `turn` must be
+    from `first` to `longest`, and a failure is forgotten after `forget` seconds. `acquire` must be
     awaited before a secret that could be guessed is compared: `turns` wrong ones pass at once, then
     `per_second`; valid ones use up no turns.
     """
@@ -147,7 +147,7 @@ class Throttle:
     max_waiting: int = 64
     turns: int = 20
     per_second: float = 5.0
-    patience: float = 30.0
+    max_wait: float = 30.0
     _waiting: int = field(default=0, init=False)
     _failures: float = field(default=0.0, init=False)
     _failed_at: float = field(default=0.0, init=False)
@@ -174,23 +174,23 @@ class Throttle:
             self._waiting -= 1
         return True
 
-    async def turn(self) -> bool:
+    async def acquire(self) -> bool:
         """Wait for a turn to compare a secret; return False at once if too many clients wait.
 
-        Call `give_back` if the secret is valid.
+        Call `release` if the secret is valid.
         """
         now = self.clock()
         self._taken = max(self._taken - (now - self._taken_at) * self.per_second, 0.0)
         self._taken_at = now
         delay = (self._taken + 1 - self.turns) / self.per_second
-        if delay > self.patience:
+        if delay > self.max_wait:
             return False
         self._taken += 1
         if delay > 0:
             await self.sleep(delay)
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self._taken -= 1
 
 

@@ -194,7 +194,7 @@ def first_header(headers: Headers, name: bytes) -> str:
 
 def secured(headers: list[tuple[bytes, bytes]], host: bytes) -> list[tuple[bytes, bytes]]:
     """Return safe response headers; a Content-Security-Policy is left to the author of the page."""
-    kept = [_made_safe(name.lower(), value, host) for name, value in headers if _is_kept(name)]
+    kept = [_sanitized(name.lower(), value, host) for name, value in headers if _is_kept(name)]
     present = {name for name, _ in kept}
     return [*kept, *_ALWAYS, *(pair for pair in _BY_DEFAULT if pair[0] not in present)]
 
@@ -204,7 +204,7 @@ def _is_kept(name: bytes) -> bool:
     return lowered not in _FORCED and not lowered.startswith(b"access-control-")
 
 
-def _made_safe(name: bytes, value: bytes, host: bytes) -> tuple[bytes, bytes]:
+def _sanitized(name: bytes, value: bytes, host: bytes) -> tuple[bytes, bytes]:
     if name == b"cache-control":
         # Responses that need a secret must not be stored in shared caches.
         return name, value.lower().replace(b"public", b"private")

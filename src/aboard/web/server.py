@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 LOCALHOST = "localhost"
 DEFAULT_PORT = 6006
+_PORTS = 100  # to try, until one is free
 GRACE = 2
 HEADER_SECONDS = 10.0  # also for a TLS handshake
 MAX_FILES = 65_536
@@ -52,7 +53,6 @@ _SWITCH_SECONDS = 0.001  # then a thread releases the interpreter lock to anothe
 _ACCEPT_BATCH = 128
 _LOG_SECONDS = 10.0
 _CERTIFICATE_TIME = timedelta(days=3650)  # clients compare the fingerprint, not the dates
-_NOT_STARTED = "the server could not start. See its log."
 _Address = tuple[socket.AddressFamily, str]
 
 
@@ -64,17 +64,15 @@ class ServeError(Exception):
     """An application that cannot be started."""
 
 
-def listen(
-    host: str = LOCALHOST, port: int | None = None, *, search: int = 100
-) -> list[socket.socket]:
+def listen(host: str = LOCALHOST, port: int | None = None) -> list[socket.socket]:
     """Open listening sockets, one for each address of the host, all on one port.
 
-    Port 0 means any; without a port, the first free one of `search` ports from 6006.
+    Port 0 means any; without a port, the first free one of 100 ports from 6006.
     """
     if port is not None and not 0 <= port <= 65535:
         raise ListenError(f"invalid port {port}. Choose one from 1024 to 65535.")
     addresses = _addresses(host)
-    candidates = range(DEFAULT_PORT, DEFAULT_PORT + search) if port is None else [port] * 10
+    candidates = range(DEFAULT_PORT, DEFAULT_PORT + _PORTS) if port is None else [port] * 10
     for candidate in candidates:
         try:
             return _bind_all(addresses, candidate)
@@ -89,7 +87,7 @@ def listen(
             "Choose another port, or give none to use the first free one."
         )
     if port is None:
-        last = DEFAULT_PORT + search - 1
+        last = DEFAULT_PORT + _PORTS - 1
         raise ListenError(
             f"ports {DEFAULT_PORT} to {last} on {host} are all in use. Choose another port."
         )
@@ -102,7 +100,7 @@ def listen_beside(
     """Open a second port of a host: the given one if it is free, or one after the first."""
     first: int = sockets[0].getsockname()[1]
     preferred = [] if port is None else [port]
-    for candidate in [*preferred, *range(first + 1, min(first + 100, 65535))]:
+    for candidate in [*preferred, *range(first + 1, min(first + _PORTS, 65535))]:
         with suppress(ListenError):
             return listen(host, candidate)
     return listen(host, 0)
@@ -180,7 +178,7 @@ def serve(
     try:
         server.run(list(sockets))
     except SystemExit:
-        raise ServeError(_NOT_STARTED) from None
+        raise ServeError("the server could not start. See its log.") from None
     finally:
         _close(sockets)
     return server.ended_by
@@ -213,34 +211,6 @@ def _ending_signals() -> list[signal.Signals]:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as under nohup
         return [signal.SIGTERM]
     return [signal.SIGTERM, signal.SIGHUP]
-
-
-@contextmanager
-def serving(
-    app: ASGIApp, sockets: Sequence[socket.socket], *, grace: int = GRACE
-) -> Iterator[None]:
-    """Serve in a thread until the context exits."""
-    ready = threading.Event()
-    server = _Server(app, ready.set, grace)
-
-    def run() -> None:
-        try:
-            with suppress(SystemExit):
-                server.run(list(sockets))
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=run, name="aboard-web", daemon=True)
-    thread.start()
-    try:
-        ready.wait()
-        if not server.started:
-            raise ServeError(_NOT_STARTED)
-        yield
-    finally:
-        server.should_exit = True
-        thread.join()
-        _close(sockets)
 
 
 _ACCEPT_STEPS = 3  # of the loop, until an accepted connection has a protocol, which is then closed

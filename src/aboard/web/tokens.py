@@ -40,7 +40,7 @@ DAY = 86400.0
 _TOKEN = re.compile(rf"[!-~]{{{SHORTEST},{LONGEST}}}")
 _VISIBLE = re.compile(r"[!-~]*")
 _REPEATED = re.compile(r"(.+?)\1+")
-_HOW_TO_MAKE = "Create one with: openssl rand -hex 32"
+_HINT = "Create one with: openssl rand -hex 32"
 
 
 class TokenError(Exception):
@@ -54,16 +54,16 @@ def new_token() -> str:
 def check_token(token: str, where: str = "the token") -> str:
     """Return the token; raise `TokenError` if it is easy to guess or does not fit a header."""
     if not _TOKEN.fullmatch(token):
-        raise TokenError(f"{where} {_what_is_wrong(token)}. {_HOW_TO_MAKE}")
+        raise TokenError(f"{where} {_problem_of(token)}. {_HINT}")
     if len(set(token)) < MIN_DISTINCT or _REPEATED.fullmatch(token):
         raise TokenError(
-            f"{where} repeats the same few characters, so it could be guessed. {_HOW_TO_MAKE}"
+            f"{where} repeats the same few characters, so it could be guessed. {_HINT}"
         )
     return token
 
 
-def _what_is_wrong(token: str) -> str:
-    """Say which rule a token breaks, without revealing any of it."""
+def _problem_of(token: str) -> str:
+    """Return which rule a token breaks, without revealing any of it."""
     if not _VISIBLE.fullmatch(token):
         return "has a character that is not allowed: use ASCII letters, digits and signs, no spaces"
     if len(token) < SHORTEST:
@@ -179,11 +179,11 @@ class TokenAccess:
         # A token that cannot be guessed is compared at once, so that its owner does not wait
         # behind clients that guess.
         in_turn = in_turn and self.is_guessable
-        if in_turn and not await self.throttle.turn():
+        if in_turn and not await self.throttle.acquire():
             raise Refused(pages.TOO_MANY)
         is_token = self.is_token(text)
         if in_turn and is_token:
-            self.throttle.give_back()
+            self.throttle.release()
         return is_token
 
 

@@ -320,7 +320,7 @@ class Shipper:
             self._hurry = False
             result = self._round(last=ending)
             self._record(result)
-            if ending and (result.complete or self._gives_up()):
+            if ending and (result.complete or self._should_give_up()):
                 return self._conclude(result)
             self._wait(ending=ending)
 
@@ -377,7 +377,7 @@ class Shipper:
             self._status = status
             self._spool.report(status)
 
-    def _gives_up(self) -> bool:
+    def _should_give_up(self) -> bool:
         if self._mismatches >= _MAX_MISMATCHES and self._failures:
             return True
         return self._watch.is_gone() and self._clock() - self._last_sent > _ORPHAN_SECS
