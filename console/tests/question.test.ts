@@ -26,6 +26,10 @@ test("a field is read as it was written", () => {
     name: "eval/acc",
     statistic: "max",
   });
+  for (const statistic of ["nans", "infinities", "first_step", "max_step"]) {
+    const field = { group: "metrics", name: "loss", statistic } as const;
+    assert.deepEqual(readField(`metrics.loss.${statistic}`), field);
+  }
   assert.equal(readField("stat"), undefined);
   assert.equal(readField("hparams"), undefined);
   assert.equal(readField('hparams["open'), undefined);
