@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ from aboard.boards.model import BoardState
 from aboard.cli import boards, console
 from aboard.cli.console import BoardProgress, WrongUsage
 from aboard.cli.sources import narrow_selectors
+from aboard.runs.manifest import FILE_NAME, Manifest
 from aboard.sdk import NotReady
 from aboard.sdk.client import Client
 from aboard.sdk.personal import KnownHub
@@ -102,6 +105,8 @@ def test_a_root_narrows_what_a_selector_selects(no_hub, aboard, tmp_path):
 def test_a_selector_with_a_root_has_to_match_there(no_hub, aboard, tmp_path):
     log_run(tmp_path / "a", "exp/run1", [1.0])
     log_run(tmp_path / "b", "other/run1", [2.0])
+    assert aboard("start", "exp", "--root", tmp_path / "b", "--no-browser").code == 1
+    assert not (no_hub / "hub.json").exists()
     started(aboard, "exp", "--root", tmp_path / "a", "--root", tmp_path / "b")
     done = aboard("start", "exp", "--root", tmp_path / "b", "--no-browser")
     assert (done.code, done.out) == (1, "")
@@ -118,6 +123,18 @@ def test_a_condition_that_no_run_meets_is_reported_at_once(hub, aboard):
         " soon as they exist.\n"
     )
     assert aboard(*command, "metrics.loss.max > 4").err == ""
+
+
+def test_a_run_that_meets_a_condition_may_have_no_data_yet(hub, aboard, root, monkeypatch):
+    monkeypatch.setattr("aboard.cli.boards._DATA_SECONDS", 1.0)
+    directory = root / "new/run1"
+    directory.mkdir(parents=True)
+    record = Manifest("run1", experiment="new", heartbeat=time.time())
+    (directory / FILE_NAME).write_bytes(record.to_json())
+    done = aboard("start", "new", "--no-browser", "--where", 'state == "running"')
+    shutil.rmtree(directory.parent)
+    assert "no run matches" not in done.err
+    assert "no data yet" in done.err
 
 
 def test_runs_of_several_roots_are_reported(no_hub, aboard, tmp_path):

@@ -307,3 +307,9 @@ def test_other_pairs_are_fine(monkeypatch, tensorboard):
         monkeypatch.setattr("numpy.__version__", "1.26.4")
         monkeypatch.setattr(protobuf, "__version__", "4.25.9")
     messages._check_versions.__wrapped__()
+
+
+def test_a_value_is_shown_without_its_content():
+    (value,) = decode(encode.event(0.0, 7, [encode.text("notes", "long " * 1000)]))
+    assert repr(value).startswith("Value(tag='notes', step=7, ")
+    assert len(repr(value)) < 300

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -369,6 +370,20 @@ def test_a_board_of_a_bucket_gets_the_files_of_its_cloud(tmp_path, engine, envir
         spec = hub.hub._specify(record)
         assert spec.credential_files == (home / ".aws",)
         assert spec.reads == ()
+
+
+def test_a_condition_on_a_place_needs_the_roots_above_it_only(tmp_path, engine):
+    roots = ["s3://bucket/runs", "s3://bucket/others"]
+    with served(tmp_path, [Root(one, one[-6:]) for one in roots], any_path=True) as hub:
+
+        def roots_of(*selectors):
+            record = BoardRecord(owner="max", selectors=selectors, where="run == 1", on="slurm")
+            command = hub.hub._specify(hub.hub.registry.create(record).board).command
+            return [after for one, after in pairwise(command) if one == "--root"]
+
+        assert roots_of("s3://bucket/runs/exp") == roots[:1]
+        assert roots_of("s3://elsewhere/runs") == []
+        assert roots_of("s3://bucket/runs/exp", "cifar10") == roots
 
 
 def test_an_instant_board_cannot_have_its_own_processors(tmp_path, root):

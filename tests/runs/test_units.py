@@ -125,7 +125,7 @@ def test_the_search_for_the_nearest_name_is_bounded():
     compared = []
     assert nearest("lr", (compared.append(one) or f"x{one}" for one in range(10**9))) == ""
     assert len(compared) == 5000
-    assert nearest("a" * 101, ["a" * 102]) == ""
+    assert nearest("a" * 201, ["a" * 202]) == ""
 
 
 def test_a_search_imports_what_it_needs():

@@ -179,7 +179,7 @@ def start(
 ) -> None:
     """Start a board of a selection of runs, and open it."""
     from aboard.runs.catalog import find_roots
-    from aboard.sdk.personal import open_hub_for
+    from aboard.sdk.personal import find_hub, open_hub_for
 
     if not group_by and (band or show):
         raise WrongUsage("--band and --show require --group-by FIELD.")
@@ -188,13 +188,13 @@ def start(
     selectors = narrow_selectors(shown, runs or [])
     # Report errors before a hub is started.
     parse_question(where, sort, limit, group_by or (), texts=selectors, roots=root or [])
-    client = open_hub_for(selectors, roots=root or [], notify=notify)
     condition = where
-    if root and names_among(selectors) == selectors:
+    if root and names_among(selectors) == selectors:  # the hub looks for them in all its roots
         roots = find_roots(root)
-        if client.hub.how == "personal":
-            check_names(selectors, roots)  # the hub looks for them in all its roots
+        if (known := find_hub()) is None or known.how == "personal":
+            check_names(selectors, roots)
         condition = condition_below(roots, where)
+    client = open_hub_for(selectors, roots=root or [], notify=notify)
     board = client.create(
         selectors,
         where=condition,
@@ -265,7 +265,7 @@ def _show_link(
 def _wait(client: Client, board: Board, *, data: bool, where: str) -> Board:
     """Wait until the board runs and, if `data`, shows some; print a notice if it has none yet.
 
-    If no run matches `where`, do not wait for one.
+    If no run matches `where`, do not wait for one. A run that matches may have no data yet.
     """
     from aboard.sdk import NotReady
 
@@ -276,12 +276,14 @@ def _wait(client: Client, board: Board, *, data: bool, where: str) -> Board:
             if board.problems or not data:
                 return board
         with BoardProgress(data_seconds=_DATA_SECONDS) as progress:
+            until = time.monotonic() + _DATA_SECONDS
             if where:
                 board = _wait_until_read(client, board, or_data=True, on_change=progress)
-            if where and board.missing_fields is not None and board.runs == 0:
-                notify(nothing_matches(where))
-                return board
-            seconds = 0.0 if where else _DATA_SECONDS  # it has just waited that long
+                is_empty = board.missing_fields is not None and board.runs == 0
+                if is_empty and not client.count_runs(board.selectors, where=board.where):
+                    notify(nothing_matches(where))
+                    return board
+            seconds = max(0.0, until - time.monotonic())
             return client.wait(board, seconds=seconds, on_change=progress)
     except KeyboardInterrupt:
         notify(f"board {board.name} keeps running; stop it with: aboard stop {board.id}")

@@ -1,7 +1,7 @@
 """`aboard compare`: two runs, or two groups of runs, side by side.
 
 A group may be one run. The value of a metric in a group is the mean over its runs; Welch's test
-tells whether two means differ by more than chance.
+decides whether two means differ by more than chance.
 """
 
 from __future__ import annotations
@@ -147,10 +147,10 @@ def _conditions(texts: Sequence[str], names: Sequence[str] | None) -> list[Condi
         except UnknownField as error:
             if names is None:
                 continue
-            nearest = error.suggest({"metrics": names})
-            if nearest is error:
+            suggesting = error.suggest({"metrics": names})
+            if suggesting is error:
                 _check(f"--fail-if '{text}'", parse_field(f"metrics.{error.name}"), names)
-            raise WrongUsage(f"--fail-if '{text}': {nearest}") from None
+            raise WrongUsage(f"--fail-if '{text}': {suggesting}") from None
         except RunsError as error:
             raise WrongUsage(f"--fail-if '{text}': {error}") from None
     return found

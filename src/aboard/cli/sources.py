@@ -148,7 +148,7 @@ def check_names(selectors: Sequence[str], roots: Sequence[str]) -> None:
     Raises:
         NothingMatches: one matches none.
     """
-    if any(map(is_remote, roots)):
+    if any(map(is_remote, roots)) or not all(map(os.path.isdir, roots)):
         return
     from aboard.index import Index
     from aboard.index.library import Library
@@ -233,7 +233,7 @@ def select_runs(
     """Refresh the roots and return the runs that selectors and a question select.
 
     The default is all runs. Event files are read if the question or `fields` need them. `is_path`
-    tells whether a word that could be an experiment is a path instead.
+    is true for a word that is a path, not an experiment.
     """
     from aboard.index.library import Library
 

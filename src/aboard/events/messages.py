@@ -497,6 +497,10 @@ class Value(NamedTuple):
     """The serialized `SummaryMetadata` of the tag, with its data class filled in."""
     tensor_proto: Any
 
+    def __repr__(self) -> str:  # without the content, which may be megabytes
+        shown = (f"{name}={one!r}" for name, one in zip(self._fields[:-1], self, strict=False))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
     @property
     def tensor(self) -> npt.NDArray[Any]:
         """The value as a new array; text as bytes, bfloat16 as float32."""

@@ -633,23 +633,27 @@ class Hub:
         if self.config.boards.poll is not None:
             options += ["--poll", str(self.config.boards.poll)]
         sources = [join(one.source.uri, one.source.only) for one in members]
+        read = [member.source for member in members]
+        named = [one.place for one in selectors if one.place]
         roots: list[str] = []
         if record.engine is Engine.FAST and not any(map(_is_path_here, record.selectors)):
             # The board follows its selectors itself, so that runs which start later are shown.
             sources = list(record.selectors)
-            only_places = question is None and all(one.place for one in selectors)
-            roots = [] if only_places else self.library.uris
+            roots = self.library.uris
+            if len(named) == len(selectors):  # a root gives runs the names that a question uses
+                above = {root for place in named for root in self._roots_above(place)}
+                roots = [root for root in roots if root in above and question is not None]
             options += [part for root in roots for part in ("--root", root)]
             options += _question_options(record)
-        read = [member.source for member in members]
-        if question is not None and roots:
-            read = [Source(root) for root in roots]
-        elif not read and roots:  # the runs of a job may start later
-            read = [Source(root) for one in selectors for root in self.library.roots_of(one.job)]
+            if question is not None:
+                read = [Source(place) for place in roots or named]
+            elif not read:  # the runs of a job may start later
+                of_jobs = (self.library.roots_of(one.job) for one in selectors)
+                read = [Source(root) for found in of_jobs for root in found]
         if not read:
             raise NothingMatches("its selectors match no runs.", "Add some: aboard boards add")
         own = self.library.environment(read)
-        places = [*roots, *sources, *(one.place for one in selectors if one.place)]
+        places = [*roots, *sources, *named]
         return Spec(
             board=record.id,
             command=(PYTHON, "-P", "-m", "aboard", "view", *options, "--", *sources),

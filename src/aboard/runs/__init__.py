@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import ClassVar
 
-_LONGEST_COMPARED = 100  # characters of a name for which the nearest is found
+_LONGEST_COMPARED = 200  # characters of a name for which the nearest is found
 _MOST_COMPARED = 5000  # names compared to find the nearest, at tens of microseconds each
 _LEAST_PREFIX = 3  # characters of a name that may be the beginning of another
 

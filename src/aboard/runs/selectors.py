@@ -1,7 +1,7 @@
 """The language to select runs: `cifar10`, `cifar10/run3-run7`, `hparam:lr<0.1`, a URI.
 
 Parses text into selectors, and selects rows from a table of known runs. Nothing here accesses a
-storage; the caller tells whether a word is an existing path.
+storage; the caller knows whether a word is an existing path.
 
     cifar10               every run of the experiment; `cifar*` of several
     cifar10/run3          one run; `cifar10/run*` those whose names match
@@ -214,7 +214,7 @@ class Selector:
 
 
 def parse(text: str, *, exists: Exists = lambda _: False) -> Selector:
-    """Parse a selector; `exists` tells whether a word that could be an experiment is a path."""
+    """Parse a selector; `exists` is true for a word that is a path, not an experiment."""
     word = text.strip()
     if not word:
         raise BadSelector(f"empty selector. {EXAMPLES}.")
@@ -295,7 +295,7 @@ def select(
     """Return what `match` returns; each selector that does not exclude must select a run.
 
     With `unambiguous`, the name of a run without its experiment must select one run only.
-    `is_expected` tells whether a selector may match nothing, since its runs may still start.
+    `is_expected` is true for a selector that may match nothing, since its runs may still start.
 
     Raises:
         NothingMatches: a selector selects nothing.
@@ -675,8 +675,8 @@ def _equally_near(name: str, names: Iterable[str]) -> list[str]:
     distinct = list(dict.fromkeys(names))
     near = get_close_matches(name, distinct, n=len(distinct) or 1)
     ratios = {one: SequenceMatcher(None, one, name).ratio() for one in near}
-    nearest = [one for one in distinct if ratios.get(one, -1.0) == max(ratios.values(), default=0)]
-    return nearest[:_MOST_NEAR]
+    best = max(ratios.values(), default=0.0)
+    return [one for one in distinct if ratios.get(one, -1.0) == best][:_MOST_NEAR]
 
 
 def _jobs(known: Known) -> list[str]:

@@ -1,8 +1,8 @@
 """Durations, sizes and counts as users write and read them.
 
 Units may be in upper or lower case: `3M` is three minutes in a duration and three mebibytes in a
-size; no unit means months. `format_duration` and `format_exact_size` are exact, for limits that a
-user compares or writes again. The other formats are rounded, for reading.
+size. A number without a unit is seconds or bytes. `format_duration` and `format_exact_size` are
+exact, for limits that a user compares or writes again. The other formats are rounded, for reading.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse_size(value: str | float) -> int:
 
 def _parse(value: str | float, units: Mapping[str, int]) -> float | None:
     if not isinstance(value, str):
-        return float(value)
+        return float(value) if math.isfinite(value) else None
     found = _AMOUNT.fullmatch(value.strip())
     unit = units.get(found[2].lower()) if found else None
     return None if found is None or unit is None else float(found[1]) * unit

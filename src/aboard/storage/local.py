@@ -367,7 +367,9 @@ def _contents(directory: Directory, files: Sequence[Described], below: Sequence[
     )
 
 
-_SMALL = 4096  # bytes of a directory of few entries: loading the core would take longer
+# The size of a directory of few entries, where loading the core would take longer: its bytes on
+# most file systems. On some it says little, and a large directory takes somewhat longer.
+_SMALL = 4096
 _AHEAD = 511  # directories that are read ahead
 _THREADS = 4  # on a slow disk
 _LEAST_IF_SLOW = 16  # directories that are worth a thread

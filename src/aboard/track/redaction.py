@@ -194,7 +194,7 @@ _PRIVATE_KEY = re.compile(
     re.DOTALL,
 )
 _BEARER = re.compile(r"(?i)(?<![\w-])(bearer:?\s++)[^\s'\"]+")
-_MAY_HAVE_SHAPE = re.compile(r"[\w.~-]{13}|==|webhooks/")
+_MAY_HAVE_SHAPE = re.compile(r"[\w.~-]{13}|ATATT3|eyJ|==|webhooks/")
 
 
 @cache
@@ -213,7 +213,7 @@ def _shapes() -> re.Pattern[str]:
         r"|AGE-SECRET-KEY-1\w{20,}|ATATT3[\w=-]{16,}|[\w~.-]{3}8Q~[\w~.-]{30,}"
         r"|aboard_[a-z0-9]{12}_[\w-]{20,}|share_[\w-]{40,}|(?:bot)?\d{6,12}:AA[\w-]{30,}"
         r")"
-        r"|(?<![\w-])eyJ[\w-]{8,}+(?:\.[\w=-]*+){2,4}"  # a JSON web token
+        r"|(?<![\w-])eyJ[\w-]{6,}+(?:\.[\w=-]*+){2,4}"  # a JSON web token
         r"|(?<=hooks\.slack\.com/)(?:services|triggers|workflows)/[\w/-]+"
         r"|(?<=/api/webhooks/)\d+/[\w-]+"
         r"|(?<![\w+/-])[A-Za-z0-9+/]{86}==(?![\w+/=])"  # the key of an Azure account
