@@ -35,7 +35,7 @@ FEW_VALUES = 10_000  # in a batch of a file with more series than this: each ser
 REMOTE_BATCH_VALUES = 60_000  # smaller, since more files are read at the same time
 BATCH_BYTES = 64 << 20  # scanned for a batch at most, however few values they have
 TAIL_BYTES = 256  # before the offset; unchanged if a file was appended to
-COMPARED_BYTES = 1 << 20  # up to this size, all that was read is compared when a file has grown
+COMPARED_BYTES = 256 << 10  # up to this size, all that was read is compared when a file has grown
 
 
 SMALL_BYTES = 64 << 10  # largest file that is read completely, in one call with others
