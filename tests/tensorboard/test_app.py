@@ -17,6 +17,7 @@ from aboard.index.library import Library, Member
 from aboard.tensorboard import app
 from aboard.tensorboard.app import INDEX, Assets
 from aboard.tensorboard.board import Board
+from aboard.tensorboard.follower import FollowedBoard
 from aboard.tensorboard.provider import Boards
 from tests import summaries
 from tests.tensorboard.client import websocket
@@ -174,11 +175,9 @@ class Requests:
     def requested(self, board):
         self.boards.append(board)
 
-    def conditions(self, board):
-        return self.problems if board == "mine" else []
-
-    def missing_fields(self, board):
-        return []
+    def status(self, board):
+        problems = self.problems if board == "mine" else []
+        return FollowedBoard(None, problems, [], is_read=True)
 
 
 def test_the_follower_is_notified_of_requests(ours):

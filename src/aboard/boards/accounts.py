@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from aboard.boards.database import Database, from_row, table, to_row
+from aboard.boards.database import Database, from_rows, table, to_row
 from aboard.boards.model import (
     LONGEST_NAME,
     BadValue,
@@ -282,7 +282,7 @@ class Views:
         shown = sa.or_(_view.c.owner == user, _view.c.visibility == str(Visibility.TEAM))
         query = sa.select(_view).where(shown).order_by(_view.c.name, _view.c.owner)
         with self._database.read() as connection:
-            return [from_row(View, row) for row in connection.execute(query)]
+            return from_rows(View, connection.execute(query).all())
 
     def save(self, owner: str, name: str, query: str, visibility: Visibility) -> View:
         """Save a view; it replaces one with the same owner and name."""
@@ -356,7 +356,7 @@ def _all(
     order: sa.Column[Any] | None = None,
 ) -> list[Kind]:
     query = sa.select(_TABLES[kind]).where(*conditions).order_by(order)
-    return [from_row(kind, row) for row in connection.execute(query)]
+    return from_rows(kind, connection.execute(query).all())
 
 
 def _no_user(name: str) -> NoSuchName:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from enum import StrEnum
+from operator import itemgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -214,9 +215,10 @@ def _derive_columns(kind: Any) -> Iterator[_Column]:
 
 def _codec(kind: type) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
     if issubclass(kind, StrEnum):
-        return str, kind
+        known = {str(one): one for one in kind}  # faster than the enum, which raises for the others
+        return str, lambda text: known.get(text) or kind(text)
     if kind is tuple:
-        return json.dumps, lambda text: tuple(json.loads(text))
+        return json.dumps, lambda text: () if text == "[]" else tuple(json.loads(text))
     return (json.dumps, json.loads) if kind is dict else (None, None)
 
 
@@ -244,12 +246,26 @@ def to_row(thing: object) -> dict[str, Any]:
 
 def from_row(kind: type[Row], row: sa.Row[Any]) -> Row:
     """Return the dataclass of a row, which may have more columns."""
-    values = dict(zip(row._fields, row, strict=True))
-    found = {}
-    for name, column, _, _, _, load in _columns(kind):
-        value = values[column]
-        found[name] = value if value is None or load is None else load(value)
-    return kind(**found)
+    return from_rows(kind, [row])[0]
+
+
+def from_rows(kind: type[Row], rows: Sequence[sa.Row[Any]]) -> list[Row]:
+    """Return the dataclasses of rows with equal columns."""
+    if not rows:
+        return []
+    places = {name: place for place, name in enumerate(rows[0]._fields)}
+    columns = _columns(kind)
+    names = [one.field for one in columns]
+    pick = itemgetter(*(places[one.column] for one in columns))
+    loads = [(one.field, one.load) for one in columns if one.load is not None]
+    found = []
+    for row in rows:
+        values = dict(zip(names, pick(row), strict=True))
+        for name, load in loads:
+            if (value := values[name]) is not None:
+                values[name] = load(value)
+        found.append(kind(**values))
+    return found
 
 
 migration = sa.Table("migration", metadata, sa.Column("number", sa.Integer, primary_key=True))

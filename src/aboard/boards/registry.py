@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from aboard import system
 from aboard.boards.accounts import Accounts, Views
-from aboard.boards.database import BUSY_SECONDS, Database, from_row, table, to_row
+from aboard.boards.database import BUSY_SECONDS, Database, from_row, from_rows, table, to_row
 from aboard.boards.model import (
     FIELDS,
     LONGEST_TEXT,
@@ -222,7 +222,7 @@ class Registry:
         query = sa.select(_board).where(sa.or_(*begins), *_visible(seen_by))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(*_newest_first)).all()
-        return resolve_board(text, [from_row(BoardRecord, row) for row in rows], user)
+        return resolve_board(text, from_rows(BoardRecord, rows), user)
 
     def list(
         self,
@@ -255,7 +255,7 @@ class Registry:
             total = connection.scalar(
                 sa.select(sa.func.count()).select_from(_board).where(*matching)
             )
-            boards = [from_row(BoardRecord, row) for row in connection.execute(query)]
+            boards = from_rows(BoardRecord, connection.execute(query).all())
         more = len(boards) > limit
         boards = boards[:limit]
         return Page(boards, total or 0, cursor(boards[-1]) if more else None)
@@ -289,7 +289,7 @@ class Registry:
         query = sa.select(_change).where(_change.c.board == board_id)
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(_change.c.version)).all()
-        return [from_row(Change, row) for row in rows]
+        return from_rows(Change, rows)
 
     def transition(
         self,
@@ -426,8 +426,8 @@ def _live(connection: sa.Connection, owner: str | None = None) -> list[BoardReco
     query = sa.select(_board).where(_board.c.live == 1)
     if owner is not None:
         query = query.where(_board.c.owner == owner)
-    rows = connection.execute(query.order_by(_board.c.created, _board.c.id))
-    return [from_row(BoardRecord, row) for row in rows]
+    query = query.order_by(_board.c.created, _board.c.id)
+    return from_rows(BoardRecord, connection.execute(query).all())
 
 
 def _used_at(board: BoardRecord, at: float | None) -> BoardRecord:
@@ -436,7 +436,8 @@ def _used_at(board: BoardRecord, at: float | None) -> BoardRecord:
 
 def _by_ids(connection: sa.Connection, ids: Sequence[str]) -> list[BoardRecord]:
     queries = (sa.select(_board).where(_board.c.id.in_(part)) for part in _parts(ids))
-    return [from_row(BoardRecord, row) for query in queries for row in connection.execute(query)]
+    rows = [row for query in queries for row in connection.execute(query)]
+    return from_rows(BoardRecord, rows)
 
 
 def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -36,7 +36,7 @@ from aboard.hub.config import Addresses, Config, origin_of
 from aboard.hub.permissions import API, RULES, Action, Open, may
 from aboard.hub.proxy import NotServing, not_serving
 from aboard.hub.service import Hub
-from aboard.runs.manifest import format_time
+from aboard.runs.units import format_time
 from aboard.web import pages
 from aboard.web.gate import (
     BOARDS_PATH,

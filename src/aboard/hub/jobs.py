@@ -27,7 +27,7 @@ from aboard.jobs import JobError, NoSuchJob
 from aboard.jobs.model import MEMBER_ENDED, Ending, JobRecord, JobStatus, MemberState
 from aboard.jobs.service import JobRequest, Jobs
 from aboard.jobs.store import MemberLog, RunLog
-from aboard.runs.manifest import format_time
+from aboard.runs.units import format_time
 from aboard.storage import BadUri, StorageError, canonical
 
 _QUERY_SECONDS = 10.0

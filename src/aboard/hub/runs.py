@@ -34,8 +34,9 @@ from aboard.jobs.store import RunLog
 from aboard.runs import manifest
 from aboard.runs.catalog import Deletion, KnownRun, delete_run, files_of, natural, seconds_silent
 from aboard.runs.columns import Facet
-from aboard.runs.manifest import BadManifest, Manifest, State, format_time
+from aboard.runs.manifest import BadManifest, Manifest, State
 from aboard.runs.question import Field
+from aboard.runs.units import format_time
 from aboard.storage import BadUri, Entry, NoSuchPath, StorageError, is_remote, open_storage
 from aboard.tensorboard.follower import Follower
 from aboard.track.redaction import without_secret_values, without_secrets

@@ -314,17 +314,19 @@ class Hub:
         if record.on == INSTANT:
             if closely:
                 self.probe_buckets(self._served(record))
-            runs = self.follower.count(record.id, now=closely)
-            problems = self.follower.conditions(record.id)
+                self.follower.count(record.id, now=True)
+            runs, problems, missing, is_read = self.follower.status(record.id)
+            if runs is None:
+                runs = self.follower.count(record.id)
             if problems:  # check again for the next description
                 self.follower.requested(record.id, wait=False)
             elif not closely:
                 problems = self._root_problems(record)
-            if runs is None or (runs == 0 and not closely and not self.follower.is_read(record.id)):
+            if runs is None or (runs == 0 and not closely and not is_read):
                 runs = self._selected(record)
             if runs is None:  # count for the next description
                 self.follower.requested(record.id, wait=False)
-            return BoardStatus(runs, problems, self.follower.missing_fields(record.id))
+            return BoardStatus(runs, problems, missing)
         if closely and not self.lifecycle.is_unhealthy(record):
             address = self._address(record)
             return fetch_status(address) if isinstance(address, Address) else BoardStatus()

@@ -21,7 +21,8 @@ from aboard.executors.base import Handle, Resources, TaskState, TaskStatus
 from aboard.jobs import BadJob, JobError
 from aboard.jobs.member import JOB, NUMBER, fill
 from aboard.runs.catalog import directory_of, dump_json, parse_quickly
-from aboard.runs.manifest import Manifest, State, format_time
+from aboard.runs.manifest import Manifest, State
+from aboard.runs.units import format_time
 
 _LETTERS = "abcdefghijkmnpqrstuvwxyz"
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

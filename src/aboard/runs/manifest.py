@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakValueDictionary
 
+from aboard.runs.units import FIRST_TIME, LAST_TIME, format_time
 from aboard.storage import Changed, PermissionDenied, Storage, StorageError, Unsupported
 from aboard.storage.base import is_refusal
 from aboard.storage.local import LocalStorage
@@ -48,8 +49,6 @@ BEATS_MISSED = 5  # a run that missed this many heartbeats is lost
 _MAX_CONFLICTS = 10  # attempts to change a record in a bucket
 _LOCK_SECS = 10.0  # how long to wait for the lock on a record before changing it without the lock
 
-_FIRST_MOMENT = datetime(1, 1, 1, tzinfo=UTC).timestamp()
-_LAST_MOMENT = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 Result = TypeVar("Result")
 Reader = Callable[[Any], object]  # of a JSON value; raises TypeError or ValueError
@@ -98,13 +97,6 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_finite, parse_float=_finite)
 
 
-def format_time(moment: float | None) -> str | None:
-    if moment is None:
-        return None
-    moment = min(max(moment, _FIRST_MOMENT), _LAST_MOMENT)
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-
-
 def _time_from_text(text: object) -> float | None:
     if text is None:
         return None
@@ -112,7 +104,7 @@ def _time_from_text(text: object) -> float | None:
         raise TypeError
     moment = datetime.fromisoformat(text)
     number = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if not _FIRST_MOMENT <= number <= _LAST_MOMENT:
+    if not FIRST_TIME <= number <= LAST_TIME:
         raise ValueError  # out of the range of `datetime`
     return number
 

@@ -1,4 +1,4 @@
-"""Durations, sizes and counts as users write and read them.
+"""Times, durations, sizes and counts as users write and read them.
 
 Units may be in upper or lower case: `3M` is three minutes in a duration and three mebibytes in a
 size. A number without a unit is seconds or bytes. `format_duration` and `format_exact_size` are
@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import ClassVar
 
 from aboard.runs import RunsError
@@ -35,6 +37,10 @@ _Units = Sequence[tuple[int, str]]
 _TIMES: _Units = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _SIZES: _Units = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+FIRST_TIME = datetime(1, 1, 1, tzinfo=UTC).timestamp()  # with a date
+LAST_TIME = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
 class BadAmount(RunsError):
@@ -139,3 +145,17 @@ def format_memory(size: float, limit: float | None = None) -> str:
 
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_time(moment: float | None) -> str | None:
+    """Format a time in UTC: `2026-01-31T09:30:00.250Z`, without what is below a millisecond."""
+    if moment is None:
+        return None
+    moment = min(max(moment, FIRST_TIME), LAST_TIME)
+    minute, rest = divmod(round(moment * 1e6) // 1000, 60_000)
+    return f"{_minute(minute)}:{rest // 1000:02}.{rest % 1000:03}Z"
+
+
+@lru_cache(1024)  # lists have thousands of times
+def _minute(number: int) -> str:
+    return datetime.fromtimestamp(60 * number, UTC).isoformat()[:16]

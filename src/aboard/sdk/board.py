@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
-from urllib.parse import urljoin
+from urllib.parse import urlsplit
 
 from aboard.boards.model import ENDED, INSTANT, BoardFields, BoardOptions, from_document
 from aboard.sdk import BoardFailed, NotReady
@@ -151,9 +151,10 @@ class Board(BoardFields):
     def _load(self, document: dict[str, Any]) -> None:
         self._document = document
         values = from_document(document)
-        values["url"] = urljoin(f"{self._client.url}/", values["url"])
-        for name, value in values.items():
-            object.__setattr__(self, name, value)  # read-only for users
+        if values["url"].startswith("/"):
+            hub = urlsplit(self._client.url)
+            values["url"] = f"{hub.scheme}://{hub.netloc}{values['url']}"
+        vars(self).update(values)  # attributes are read-only
 
 
 def _hub(client: Client | None) -> Client:

@@ -444,8 +444,8 @@ class _BoardApp:
         counted = listing.count_runs()
         if self._follower is None:
             return status_body(*counted, (), listing.missing_fields())
-        problems = self._follower.conditions(listing.board.id)
-        return status_body(*counted, problems, self._follower.missing_fields(listing.board.id))
+        followed = self._follower.status(listing.board.id)
+        return status_body(*counted, followed.conditions, followed.missing_fields)
 
     # Workers.
 

@@ -183,6 +183,40 @@ class _Poll(NamedTuple):
         return tuple(self.report.problems) if self.report is not None else ()
 
 
+class FollowedBoard(NamedTuple):
+    """What is known of a board that is served."""
+
+    runs: int | None  # as last counted
+    conditions: list[str]
+    """The storage errors of its sources."""
+    missing_fields: list[str] | None
+    """What its question and templates name and no run has; with it, why no run matches.
+
+    None until all runs are read.
+    """
+    is_read: bool
+    """Whether all its storages have responded."""
+
+
+def _errors(shown: _Shown) -> list[StorageError]:
+    if shown.board is None:
+        return []
+    found: list[StorageError] = []
+    for feed in shown.feeds:
+        if feed.error is not None:
+            uris = [member.source.uri for member in shown.board.members]
+            has_runs = not uris or any(is_below(uri, feed.uri) for uri in uris)
+            if has_runs or not feed.is_root:
+                found.append(feed.error)
+        found += feed.problems
+        found += [error for uri, error in feed.unread.items() if uri in shown.selected]
+    return found
+
+
+def _conditions(errors: Iterable[object]) -> list[str]:
+    return list(dict.fromkeys(map(str, errors)))[:_MOST_CONDITIONS]
+
+
 class _Stopped(Exception):
     """What is being read is no longer needed."""
 
@@ -381,43 +415,26 @@ class Follower:
             return None
         return self._count(shown) if now or runs is None else runs
 
-    def is_read(self, board_id: str) -> bool:
-        """Return whether all storages of a board have responded."""
-        with self._lock:
+    def status(self, board_id: str) -> FollowedBoard:
+        """Return what is known of a board, without counting its runs again."""
+        with self._lock:  # once, since thousands of boards are listed while it polls
             shown = self._shown.get(board_id)
-            return shown is not None and all(feed.listed for feed in shown.feeds)
+            if shown is None:
+                return FollowedBoard(None, [], None, is_read=False)
+            runs, is_read = shown.runs, all(feed.listed for feed in shown.feeds)
+            errors = _errors(shown)
+            is_known = not math.isinf(shown.requested) and shown.is_current
+            unmatched = shown.unmatched
+        listing = self._boards.get(board_id)
+        if listing is None:
+            return FollowedBoard(runs, _conditions(errors), None, is_read=is_read)
+        conditions = _conditions([*errors, *listing.problems()])
+        missing = [*unmatched, *listing.missing_fields()] if is_known else None
+        return FollowedBoard(runs, conditions, missing, is_read=is_read)
 
     def conditions(self, board_id: str) -> list[str]:
         """Return the storage errors of a board's sources, as text."""
-        with self._lock:
-            shown = self._shown.get(board_id)
-            if shown is None or shown.board is None:
-                return []
-            found: list[StorageError] = []
-            for feed in shown.feeds:
-                if feed.error is not None:
-                    uris = [member.source.uri for member in shown.board.members]
-                    has_runs = not uris or any(is_below(uri, feed.uri) for uri in uris)
-                    if has_runs or not feed.is_root:
-                        found.append(feed.error)
-                found += feed.problems
-                found += [error for uri, error in feed.unread.items() if uri in shown.selected]
-        listing = self._boards.get(board_id)
-        more = listing.problems() if listing is not None else []
-        return list(dict.fromkeys([*map(str, found), *more]))[:_MOST_CONDITIONS]
-
-    def missing_fields(self, board_id: str) -> list[str] | None:
-        """Return what a board's question and templates name and no run has.
-
-        If no run matches the question, that includes why. None until all runs are read.
-        """
-        with self._lock:
-            shown = self._shown.get(board_id)
-            if shown is None or math.isinf(shown.requested) or not shown.is_current:
-                return None
-            unmatched = shown.unmatched
-        listing = self._boards.get(board_id)
-        return [*unmatched, *listing.missing_fields()] if listing is not None else None
+        return self.status(board_id).conditions
 
     def lag(self) -> float:
         """Return the largest number of seconds since a feed in use was polled."""

@@ -42,8 +42,7 @@ from aboard.hub.api import (
 )
 from aboard.hub.proxy import TrialReport
 from aboard.hub.service import Hub, ProbedEngine
-from aboard.runs.manifest import format_time
-from aboard.runs.units import parse_duration
+from aboard.runs.units import format_time, parse_duration
 
 router = api_router("boards")
 engines = api_router("engines")

@@ -21,7 +21,8 @@ from aboard.hub.runs import Kind, content_type, read_blob, read_medium, run_docu
 from aboard.hub.service import Hub
 from aboard.index.series import Summary
 from aboard.runs.catalog import KnownRun, record_of
-from aboard.runs.manifest import Attempt, Manifest, format_time
+from aboard.runs.manifest import Attempt, Manifest
+from aboard.runs.units import format_time
 
 router = api_router("runs")
 _UNCACHED = {"cache-control": "no-store"}

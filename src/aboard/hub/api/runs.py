@@ -45,7 +45,6 @@ from aboard.index.library import GroupedRuns, RunAnswer, RunSet
 from aboard.index.tags import TagGroup
 from aboard.runs.catalog import KnownRun
 from aboard.runs.columns import Mark
-from aboard.runs.manifest import format_time
 from aboard.runs.naming import TIMES, Band, Line, shown
 from aboard.runs.question import (
     MAX_FIELDS,
@@ -58,6 +57,7 @@ from aboard.runs.question import (
 )
 from aboard.runs.question import Field as QuestionField
 from aboard.runs.selectors import NothingMatches
+from aboard.runs.units import format_time
 from aboard.storage import StorageError, is_below, is_remote
 from aboard.tensorboard.routes import json_numbers
 

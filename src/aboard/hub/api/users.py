@@ -16,8 +16,7 @@ from aboard.hub.api import Duration, Name, RequestDocument, TheHub, TheUser, The
 from aboard.hub.auth import HubVisitor
 from aboard.hub.permissions import Action, require
 from aboard.hub.service import Hub
-from aboard.runs.manifest import format_time
-from aboard.runs.units import parse_duration
+from aboard.runs.units import format_time, parse_duration
 
 router = api_router("users")
 views = api_router("views")
