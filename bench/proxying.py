@@ -31,6 +31,7 @@ from views import (
 
 BOARD = "abcdefghijkm"
 AT_ONCE = 16
+_START_SECONDS = 3.0  # in which a board starts its first worker, beside the requests
 
 
 def proxied(sizes: Sizes, cache: Path) -> Result:
@@ -46,6 +47,7 @@ def proxied(sizes: Sizes, cache: Path) -> Result:
         sites = {"direct": aboard_site(direct), "proxy": Site(through, f"/b/{BOARD}/")}
         for site in sites.values():
             peers.check("the curve", len(site.curve(trees.tag_name(0))), tree.runs)
+        time.sleep(_START_SECONDS)
         found = ask_in_turns(sites, ["runs", "page", "curve"], sizes.inner_times)
         found |= _crowds(
             {

@@ -20,6 +20,7 @@ import stat
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -627,8 +628,13 @@ def _lock_if_possible(descriptor: int) -> bool:
 
 def machine_digest() -> str:
     """Return a short digest of this machine and its user, which reveals neither."""
-    import hashlib
     import socket
 
-    text = f"{socket.gethostname()} {os.getuid()}"
+    return _digest(f"{socket.gethostname()} {os.getuid()}")
+
+
+@cache  # every request needs it
+def _digest(text: str) -> str:
+    import hashlib
+
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -282,13 +282,16 @@ class PythonCore:
             return
         offsets, starts, ends = base + starts, starts + HEADER, ends - 4
         walls, steps, stops = _heads(block, starts, ends)
-        known = np.empty(len(starts), np.int64)
-        spans = zip(stops.tolist(), starts.tolist(), ends.tolist(), strict=True)
-        for place, (first, start, last) in enumerate(spans):
-            shape = block[first : last - 4]
-            number = known[place] = self._shapes.get(shape, -1)
+        numbers: list[int] = []
+        number_of, note = self._shapes.get, numbers.append
+        for first, last in zip(stops.tolist(), (ends - 4).tolist(), strict=True):
+            shape = block[first:last]
+            number = number_of(shape, -1)
             if number < 0:
-                self._record(block[start:last], int(offsets[place]), shape)
+                place = len(numbers)
+                self._record(block[starts[place] : last + 4], int(offsets[place]), shape)
+            note(number)
+        known = np.array(numbers, np.int64)
         some = np.flatnonzero(known >= 0)
         self._events += len(some)
         with np.errstate(invalid="ignore"):  # raised for a signaling NaN
