@@ -40,8 +40,7 @@ const ESCAPES: Record<string, string> = {
   "\t": "\\t",
   "\r": "\\r",
 };
-const STATISTIC =
-  /\.(last|min|max|mean|first|count|nans|infinities|(?:first|last|min|max)_step)$/;
+const STATISTIC = /\.(last|min|max|mean|first|count|nans|infinities|(?:first|last|min|max)_step)$/;
 
 /** A string literal of the language. */
 export function quoted(text: string): string {
