@@ -417,7 +417,9 @@ class TestTasks:
         executor = batches.executor(partition=partition)
         with pytest.raises(ExecutorError) as refused:
             batches.submit(executor, resources=Resources(nodes=5))
-        assert str(refused.value).startswith(f"each member requests 5 nodes, but {said} Ask for")
+        assert str(refused.value).startswith(
+            f"each member requests 5 nodes, but {said} Request fewer"
+        )
         assert not list(batches.directory.rglob("payload.json"))
 
     def test_what_its_partition_does_not_allow_waits_with_words(self, batches):
